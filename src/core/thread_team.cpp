@@ -1,0 +1,91 @@
+#include "core/thread_team.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace levin {
+namespace {
+
+// About 20 microseconds of spinning before the core is given up: longer than a phase of the step,
+// shorter than a scheduler tick.
+constexpr int kSpins = 4000;
+
+void relax(int& spins) {
+  if (++spins > kSpins) {
+    std::this_thread::yield();
+    return;
+  }
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
+
+void SpinBarrier::wait() {
+  const uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == participants_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  int spins = 0;
+  while (phase_.load(std::memory_order_acquire) == phase) relax(spins);
+}
+
+ThreadTeam::ThreadTeam(int size) : size_(std::max(size, 1)), barrier_(size_) {
+  for (int thread = 1; thread < size_; ++thread) {
+    threads_.emplace_back([this, thread] { worker(thread); });
+  }
+}
+
+ThreadTeam::~ThreadTeam() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadTeam::start_and_wait() {
+  running_.store(size_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  task_(context_, 0);
+  int spins = 0;
+  while (running_.load(std::memory_order_acquire) != 0) relax(spins);
+}
+
+void ThreadTeam::worker(int thread) {
+  uint32_t seen = 0;
+  while (true) {
+    int spins = 0;
+    // Spin first: the next step usually follows at once. Then sleep in the kernel.
+    while (generation_.load(std::memory_order_acquire) == seen && spins < kSpins) relax(spins);
+    generation_.wait(seen, std::memory_order_acquire);
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    task_(context_, thread);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+Range share(int64_t count, int part, int parts, int64_t grain) {
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t begin = grains * part / parts * grain;
+  const int64_t end = grains * (part + 1) / parts * grain;
+  return {std::min(begin, count), std::min(end, count)};
+}
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+}  // namespace levin

@@ -1,0 +1,76 @@
+// A persistent team of threads that all run the same function at the same time (SPMD): `run` costs
+// one wake-up per call, barriers inside it cost a spin. This is what the step path uses; there is
+// no queue, no lock and no allocation in it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace levin {
+
+// Spins for a short while and then yields, so that a team larger than the free cores still makes
+// progress.
+class SpinBarrier {
+ public:
+  explicit SpinBarrier(int participants) : participants_(participants) {}
+  void wait();
+
+ private:
+  const int participants_;
+  std::atomic<int> arrived_{0};
+  std::atomic<uint32_t> phase_{0};
+};
+
+class ThreadTeam {
+ public:
+  // `size` threads take part in every run, the caller among them. At least 1.
+  explicit ThreadTeam(int size);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int size() const { return size_; }
+
+  // Calls `function(thread)` for thread 0..size-1 at the same time and returns when all are done.
+  // `function` must not throw. One run at a time.
+  template <typename Function>
+  void run(Function&& function) {
+    using Callable = std::remove_reference_t<Function>;
+    task_ = [](void* context, int thread) { (*static_cast<Callable*>(context))(thread); };
+    context_ = const_cast<void*>(static_cast<const void*>(&function));
+    start_and_wait();
+  }
+
+  // Inside run(): waits until every thread of the team is here.
+  void barrier() { barrier_.wait(); }
+
+ private:
+  using Task = void (*)(void* context, int thread);
+  void start_and_wait();
+  void worker(int thread);
+
+  int size_;
+  SpinBarrier barrier_;
+  std::vector<std::thread> threads_;
+  std::atomic<uint32_t> generation_{0};
+  std::atomic<int> running_{0};
+  std::atomic<bool> stop_{false};
+  Task task_ = nullptr;
+  void* context_ = nullptr;
+};
+
+// Contiguous share of `count` items for `part` of `parts`, sizes differing by at most one `grain`.
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+Range share(int64_t count, int part, int parts, int64_t grain = 1);
+
+// Cores this process may run on (its affinity mask), at least 1.
+int available_cores();
+
+}  // namespace levin

@@ -1,0 +1,161 @@
+#include "core/files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "support/tiny_checkpoint.h"
+
+namespace levin {
+namespace {
+
+using test::error_of;
+using test::TempFolder;
+using ::testing::HasSubstr;
+
+std::size_t entries(const TempFolder& folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder.path()),
+                                                std::filesystem::directory_iterator()));
+}
+
+TEST(ErrorText, ShowsThePartsThatAreThere) {
+  const Error full({.what = "tensor has the wrong shape",
+                    .where = "file, tensor",
+                    .expected = "[2]",
+                    .found = "[3]",
+                    .hint = "look again"});
+  EXPECT_STREQ(full.what(),
+               "tensor has the wrong shape\n  where:    file, tensor\n  expected: [2]\n"
+               "  found:    [3]\n  hint:     look again");
+  EXPECT_EQ(full.exit_code(), ExitCode::kBadInput);
+  const Error bare({.what = "no",
+                    .where = {},
+                    .expected = {},
+                    .found = {},
+                    .hint = {},
+                    .exit_code = ExitCode::kNo});
+  EXPECT_STREQ(bare.what(), "no");
+  EXPECT_EQ(bare.exit_code(), ExitCode::kNo);
+}
+
+TEST(MappedFileTest, MapsBytes) {
+  const TempFolder folder;
+  test::write_file(folder / "a", "hello");
+  MappedFile file(folder / "a");
+  EXPECT_EQ(file.bytes().size(), 5U);
+  EXPECT_EQ(static_cast<char>(file.bytes()[4]), 'o');
+  const std::byte* data = file.bytes().data();
+  const MappedFile moved(std::move(file));
+  EXPECT_EQ(moved.bytes().data(), data);
+  EXPECT_EQ(file.bytes().size(), 0U);  // NOLINT(bugprone-use-after-move): the moved-from state
+}
+
+TEST(MappedFileTest, EmptyMissingAndSpecialFiles) {
+  const TempFolder folder;
+  test::write_file(folder / "empty", "");
+  EXPECT_EQ(MappedFile(folder / "empty").bytes().size(), 0U);
+  EXPECT_THAT(error_of([&] { MappedFile(folder / "absent"); }).what(), HasSubstr("No such file"));
+  EXPECT_THAT(error_of([&] { MappedFile(folder.path()); }).what(), HasSubstr("not a regular file"));
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { MappedFile(folder / "fifo"); }).what(),
+              HasSubstr("not a regular file"));
+}
+
+TEST(AtomicFileTest, AppearsOnlyWhenCommitted) {
+  const TempFolder folder;
+  {
+    AtomicFile file(folder / "out");
+    file.write("half");
+    EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+  }
+  EXPECT_EQ(entries(folder), 0U);
+  AtomicFile file(folder / "out");
+  file.write("whole ");
+  file.write("file");
+  file.commit();
+  EXPECT_EQ(read_text(folder / "out"), "whole file");
+  EXPECT_EQ(entries(folder), 1U);
+}
+
+TEST(AtomicFileTest, KeepsTheOldFileUntilCommit) {
+  const TempFolder folder;
+  write_text(folder / "out", "old");
+  {
+    AtomicFile file(folder / "out");
+    file.write("new");
+  }
+  EXPECT_EQ(read_text(folder / "out"), "old");
+  write_text(folder / "out", "new");
+  EXPECT_EQ(read_text(folder / "out"), "new");
+}
+
+TEST(AtomicFileTest, ErrorsAreTheMachines) {
+  const TempFolder folder;
+  EXPECT_EQ(error_of([&] { AtomicFile(folder / "no/such/folder/out"); }).exit_code(),
+            ExitCode::kMachine);
+  if (!std::filesystem::exists("/dev/full")) return;
+  // A device without room: the write, not the commit, must say so.
+  std::filesystem::create_symlink("/dev/full", folder / "out.partial");
+  const Error full = error_of([&] {
+    AtomicFile file(folder / "out");
+    file.write(std::string(1 << 20, 'x'));
+    file.commit();
+  });
+  EXPECT_EQ(full.exit_code(), ExitCode::kMachine);
+  EXPECT_THAT(full.what(), HasSubstr("No space left"));
+}
+
+TEST(ReadText, HasALimit) {
+  const TempFolder folder;
+  test::write_file(folder / "a", "12345");
+  EXPECT_EQ(read_text(folder / "a", 5), "12345");
+  EXPECT_THAT(error_of([&] { read_text(folder / "a", 4); }).what(), HasSubstr("too large"));
+}
+
+TEST(Json, PythonsBareFloats) {
+  const auto json = parse_json(R"({"a": [Infinity, -Infinity, NaN], "s": "Infinity \" NaN"})", "x");
+  EXPECT_EQ(json["a"][0]["__float__"], "Infinity");
+  EXPECT_EQ(json["a"][1]["__float__"], "-Infinity");
+  EXPECT_EQ(json["a"][2]["__float__"], "NaN");
+  EXPECT_EQ(json["s"], "Infinity \" NaN");
+}
+
+TEST(Json, DuplicateKeysAreErrors) {
+  EXPECT_THAT(error_of([] { parse_json(R"({"a": 1, "a": 2})", "config.json"); }).what(),
+              AllOf(HasSubstr("same key twice"), HasSubstr("config.json")));
+  EXPECT_THROW(parse_json(R"({"x": [{"a": {"b": 1, "b": 2}}]})", "x"), Error);
+  // The same key in two objects is no duplicate.
+  EXPECT_NO_THROW(parse_json(R"([{"a": {"a": 1}}, {"a": 2}])", "x"));
+}
+
+TEST(Json, DeepNestingIsAnError) {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  EXPECT_NO_THROW(parse_json(nested(200), "x"));
+  EXPECT_THAT(error_of([&] { parse_json(nested(300), "x"); }).what(),
+              HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of([&] { parse_json(std::string(1'000'000, '['), "x"); }).what(),
+              HasSubstr("nested too deeply"));
+}
+
+TEST(Json, BadText) {
+  for (const char* text : {"", "{", "{} x", "{\"a\":}", "[1,]", "{'a':1}", "\"\xff\"", "nul"}) {
+    EXPECT_THAT(error_of([&] { parse_json(text, "x"); }).what(), HasSubstr("not valid JSON"))
+        << text;
+  }
+}
+
+TEST(Json, ReadsFiles) {
+  const TempFolder folder;
+  test::write_file(folder / "a.json", R"({"a": 1})");
+  EXPECT_EQ(read_json(folder / "a.json")["a"], 1);
+  EXPECT_THROW(read_json(folder / "b.json"), Error);
+  EXPECT_THROW(read_json(folder / "a.json", 3), Error);
+}
+
+}  // namespace
+}  // namespace levin
