@@ -1,0 +1,91 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "text/bpe.h"
+
+namespace levin::text {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+struct Merges {
+  std::map<std::pair<int32_t, int32_t>, std::pair<int, int32_t>> table;  // pair -> rank, result
+  Bpe bpe;
+};
+
+std::array<int32_t, 256> identity_bytes() {
+  std::array<int32_t, 256> ids{};
+  for (std::size_t i = 0; i < 256; ++i) ids[i] = static_cast<int32_t>(i);
+  return ids;
+}
+
+// Random merges over an alphabet of three letters, so that they overlap in every way.
+Merges random_merges(std::mt19937_64& random) {
+  Merges merges{{}, Bpe(identity_bytes(), MergeTable(0))};
+  MergeTable table(64);
+  std::vector<int32_t> tokens = {'a', 'b', 'c'};
+  for (int rank = 0; rank < 40; ++rank) {
+    const int32_t left = tokens[random() % tokens.size()];
+    const int32_t right = tokens[random() % tokens.size()];
+    const auto result = static_cast<int32_t>(256 + rank);
+    if (!table.add(left, right, result)) continue;
+    const int used = static_cast<int>(merges.table.size());
+    merges.table[{left, right}] = {used, result};
+    tokens.push_back(result);
+  }
+  merges.bpe = Bpe(identity_bytes(), std::move(table));
+  return merges;
+}
+
+// The definition: join the leftmost pair of lowest rank, again and again.
+Ids encode_naively(const Merges& merges, const std::string& word) {
+  Ids ids(word.begin(), word.end());
+  for (;;) {
+    int best_rank = -1;
+    std::size_t best = 0;
+    int32_t result = 0;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      const auto it = merges.table.find({ids[i], ids[i + 1]});
+      if (it == merges.table.end()) continue;
+      if (best_rank >= 0 && it->second.first >= best_rank) continue;
+      best_rank = it->second.first;
+      best = i;
+      result = it->second.second;
+    }
+    if (best_rank < 0) return ids;
+    ids[best] = result;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+TEST(Bpe, EqualsItsDefinition) {
+  std::mt19937_64 random(5);
+  Bpe::Workspace workspace;
+  for (int round = 0; round < 200; ++round) {
+    const Merges merges = random_merges(random);
+    for (int i = 0; i < 20; ++i) {
+      std::string word;
+      for (std::size_t n = random() % 40; n > 0; --n) word += "abc"[random() % 3];
+      Ids ids;
+      merges.bpe.encode(word, workspace, ids);
+      ASSERT_EQ(ids, encode_naively(merges, word)) << word;
+    }
+  }
+}
+
+TEST(Bpe, AppendsToWhatIsThere) {
+  MergeTable table(1);
+  EXPECT_TRUE(table.add('a', 'b', 300));
+  EXPECT_FALSE(table.add('a', 'b', 301));
+  Bpe::Workspace workspace;
+  Ids ids = {7};
+  Bpe(identity_bytes(), std::move(table)).encode("xab", workspace, ids);
+  EXPECT_EQ(ids, (Ids{7, 'x', 300}));
+}
+
+}  // namespace
+}  // namespace levin::text

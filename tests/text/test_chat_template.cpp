@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "text/chat_template.h"
+#include "text/conversation.h"
+
+namespace levin::text {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+class ChatTemplateFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    folder_ = fs::path(testing::TempDir()) / ("chat_template_" + name);
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    write_text(folder_ / name, text);
+  }
+  std::string render(const ordered_json& variables = ordered_json::object()) const {
+    return ChatTemplate::load(folder_).render(variables);
+  }
+  Error error() const {
+    try {
+      (void)ChatTemplate::load(folder_);
+    } catch (const Error& e) {
+      return e;
+    }
+    return Error({.what = "no error", .where = {}, .expected = {}, .found = {}, .hint = {}});
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ChatTemplateFolder, PrefersTheFileToTheConfiguration) {
+  write("tokenizer_config.json", R"({"chat_template": "config"})");
+  EXPECT_EQ(render(), "config");
+  write("chat_template.jinja", "file\n");
+  EXPECT_EQ(render(), "file");
+}
+
+TEST_F(ChatTemplateFolder, TakesTheDefaultOfAList) {
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "x"}]})");
+  EXPECT_EQ(render(), "x");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "x"},
+                              {"name": "tool_use", "template": "y"}]})");
+  EXPECT_EQ(error().parts().what, "chat template is not usable");
+  EXPECT_EQ(error().parts().found, "several templates");
+}
+
+TEST_F(ChatTemplateFolder, MakesSpecialTokensVariables) {
+  write("tokenizer_config.json",
+        R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null})");
+  write("chat_template.jinja", "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}");
+  EXPECT_EQ(render(), "<s></s>False");
+  EXPECT_EQ(render({{"bos_token", "<b>"}}), "<b></s>False");
+  const ChatTemplate other = ChatTemplate::parse("{{ bos_token }}", "other", folder_);
+  EXPECT_EQ(other.render(ordered_json::object()), "<s>");
+  EXPECT_EQ(ChatTemplate::parse("{{ bos_token }}", "other").render(ordered_json::object()), "");
+}
+
+TEST_F(ChatTemplateFolder, HasTheDefaultsOfTransformers) {
+  write("chat_template.jinja",
+        "{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}"
+        "{{ messages is defined }}");
+  EXPECT_EQ(render(), "TrueTrueFalseFalse");
+  EXPECT_EQ(render({{"tools", 1}, {"add_generation_prompt", true}}), "FalseTrueTrueFalse");
+}
+
+TEST_F(ChatTemplateFolder, RefusesWhatIsNoTemplate) {
+  EXPECT_EQ(error().parts().what, "the folder has no chat template");
+  write("tokenizer_config.json", R"({"chat_template": 3})");
+  EXPECT_EQ(error().parts().what, "chat template is not usable");
+  write("tokenizer_config.json", R"(["chat_template"])");
+  EXPECT_EQ(error().parts().what, "not a JSON object");
+  write("tokenizer_config.json", R"({"chat_template": "a\n{% if %}"})");
+  EXPECT_EQ(error().parts().where,
+            (folder_ / "tokenizer_config.json").string() + ": chat_template:2");
+  write("chat_template.jinja", "caf\xE9");
+  EXPECT_EQ(error().parts().what, "chat template is not UTF-8");
+  write("chat_template.jinja", std::string((4 << 20) + 1, 'x'));
+  EXPECT_EQ(error().parts().what, "file is too large");
+}
+
+TEST(ChatTemplate, KeepsTheOrderOfKeys) {
+  const auto variables = ordered_json::parse(R"({"x": {"z": 1, "a": {"y": 2, "b": 3}}})");
+  EXPECT_EQ(ChatTemplate::parse("{{ x }}|{{ x|tojson }}", "t").render(variables),
+            R"({'z': 1, 'a': {'y': 2, 'b': 3}}|{"z": 1, "a": {"y": 2, "b": 3}})");
+}
+
+TEST(ChatTemplate, TellsKindsOfNumbersApart) {
+  const auto variables = ordered_json::parse(
+      R"({"x": [1, 1.0, -0.0, 1e2, 1e20, true, null, 9223372036854775807, -9223372036854775808]})");
+  EXPECT_EQ(ChatTemplate::parse("{{ x }}", "t").render(variables),
+            "[1, 1.0, -0.0, 100.0, 1e+20, True, None, 9223372036854775807, -9223372036854775808]");
+}
+
+TEST(ChatTemplate, RefusesVariablesItCannotHold) {
+  const ChatTemplate chat = ChatTemplate::parse("x", "t");
+  EXPECT_THROW((void)chat.render(ordered_json::array()), Error);
+  EXPECT_THROW((void)chat.render({{"x", "\xFF"}}), Error);
+  EXPECT_THROW((void)chat.render({{"\xFF", 1}}), Error);
+  EXPECT_THROW((void)chat.render({{"x", UINT64_MAX}}), Error);
+}
+
+TEST(Conversation, TakesAnArrayOrAnObject) {
+  EXPECT_EQ(parse_conversation(R"([{"role": "user"}])", "t").dump(),
+            R"({"messages":[{"role":"user"}]})");
+  EXPECT_EQ(parse_conversation(R"({"tools": [], "messages": [], "a": 1})", "t").dump(),
+            R"({"tools":[],"messages":[],"a":1})");
+  EXPECT_EQ(parse_tools(R"([{"b": 1, "a": 2}])", "t").dump(), R"([{"b":1,"a":2}])");
+}
+
+TEST(Conversation, RefusesAnythingElse) {
+  for (const char* text :
+       {"", "1", "{}", "null", "[1]", R"({"messages": {}})", R"({"messages": ["x"]})",
+        R"([{"a": 1, "a": 2}])", R"([{"a": NaN}])", "[{}] x", "[{\"a\": \"\xFF\"}]"}) {
+    EXPECT_THROW((void)parse_conversation(text, "t"), Error) << text;
+  }
+  EXPECT_THROW((void)parse_conversation(std::string(100'000, '['), "t"), Error);
+  EXPECT_THROW((void)parse_tools("{}", "t"), Error);
+  EXPECT_THROW((void)parse_tools("[1]", "t"), Error);
+}
+
+}  // namespace
+}  // namespace levin::text
