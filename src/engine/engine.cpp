@@ -1,0 +1,175 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace levin::engine {
+namespace {
+
+using nlohmann::json;
+
+// The end-of-turn token of the chat format. The released configurations name only </s>.
+constexpr std::string_view kEndOfTurn = "<|im_end|>";
+
+// generation_config.json, or an empty object.
+class GenerationConfig {
+ public:
+  explicit GenerationConfig(const std::filesystem::path& folder)
+      : path_(folder / "generation_config.json") {
+    if (std::filesystem::exists(path_)) json_ = read_json(path_);
+    if (!json_.is_object()) fail("not a JSON object", "", "an object", json_);
+  }
+
+  double number(const char* key, double fallback) const {
+    const json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number()) fail("value has the wrong type", key, "a number", *value);
+    return value->get<double>();
+  }
+
+  std::optional<bool> flag(const char* key) const {
+    const json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_boolean()) fail("value has the wrong type", key, "true or false", *value);
+    return value->get<bool>();
+  }
+
+  std::vector<int32_t> eos_token_ids(int64_t vocab_size) const {
+    const json* value = find("eos_token_id");
+    if (value == nullptr) return {};
+    std::vector<int32_t> ids;
+    for (const json& id : value->is_array() ? *value : json::array({*value})) {
+      if (!id.is_number_integer() || id < 0 || id >= vocab_size) {
+        fail("not a token id", "eos_token_id", fmt::format("0 to {}", vocab_size - 1), id);
+      }
+      ids.push_back(id.get<int32_t>());
+    }
+    return ids;
+  }
+
+ private:
+  // Nothing for a key that is absent or null.
+  const json* find(const char* key) const {
+    const auto it = json_.find(key);
+    return it == json_.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  [[noreturn]] void fail(const char* what, const char* key, std::string expected,
+                         const json& found) const {
+    throw Error({.what = what,
+                 .where = fmt::format("{}{}{}", path_.string(), *key == '\0' ? "" : ", ", key),
+                 .expected = std::move(expected),
+                 .found = found.dump().substr(0, 200),
+                 .hint = {}});
+  }
+
+  std::filesystem::path path_;
+  json json_ = json::object();
+};
+
+SamplingParams default_sampling(const GenerationConfig& config, const std::string& where) {
+  SamplingParams params;
+  params.temperature = config.number("temperature", params.temperature);
+  params.top_p = config.number("top_p", params.top_p);
+  params.top_k = static_cast<int>(std::clamp(config.number("top_k", 0), -2.0, 1e9));
+  params.min_p = config.number("min_p", params.min_p);
+  params.repetition_penalty = config.number("repetition_penalty", params.repetition_penalty);
+  if (config.flag("do_sample") == false) params.temperature = 0;
+  try {
+    validate(params);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.where = fmt::format("{}, {}", where, parts.where);
+    throw Error(parts);
+  }
+  return params;
+}
+
+std::vector<int32_t> stop_ids(const Engine& engine, const GenerationConfig& config) {
+  std::vector<int32_t> ids = engine.model->config.eos_token_ids;
+  const auto more = config.eos_token_ids(engine.model->config.vocab_size);
+  ids.insert(ids.end(), more.begin(), more.end());
+  if (engine.tokenizer) {
+    if (const auto end_of_turn = engine.tokenizer->find(kEndOfTurn)) ids.push_back(*end_of_turn);
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+// tokenizer.json; nothing when the folder has none.
+std::optional<text::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
+                                              int64_t vocab_size) {
+  if (!std::filesystem::exists(folder / "tokenizer.json")) return std::nullopt;
+  text::Tokenizer tokenizer = text::Tokenizer::load(folder);
+  if (tokenizer.vocab_size() > vocab_size) {
+    throw Error({.what = "the tokenizer has more tokens than the model",
+                 .where = (folder / "tokenizer.json").string(),
+                 .expected = fmt::format("at most {}", vocab_size),
+                 .found = fmt::format("{}", tokenizer.vocab_size()),
+                 .hint = "tokenizer.json and config.json belong to different models"});
+  }
+  return tokenizer;
+}
+
+std::optional<text::ChatTemplate> load_chat_template(const std::filesystem::path& folder) {
+  bool present = std::filesystem::exists(folder / "chat_template.jinja");
+  const auto config = folder / "tokenizer_config.json";
+  if (!present && std::filesystem::exists(config)) {
+    present = read_json(config).contains("chat_template");
+  }
+  if (!present) return std::nullopt;
+  return text::ChatTemplate::load(folder);
+}
+
+runtime::KvCacheDType kv_cache_dtype(const model::Model& model, const LoadOptions& options) {
+  if (options.kv_cache_dtype) return *options.kv_cache_dtype;
+  if (model.checkpoint->quantization().kv_cache == checkpoint::KvCacheQuant::kFp8) {
+    return runtime::KvCacheDType::kFp8;
+  }
+  return options.runtime_kind == RuntimeKind::kReference ? runtime::KvCacheDType::kF32
+                                                         : runtime::KvCacheDType::kBf16;
+}
+
+runtime::SsmCacheDType ssm_cache_dtype(const model::Model& model, const LoadOptions& options) {
+  if (options.ssm_cache_dtype) return *options.ssm_cache_dtype;
+  const std::string& dtype = model.config.mamba_ssm_cache_dtype;
+  if (dtype == "float32") return runtime::SsmCacheDType::kF32;
+  if (dtype == "float16") return runtime::SsmCacheDType::kF16;
+  throw Error({.what = "SSM cache dtype is not supported",
+               .where = "config.json, mamba_ssm_cache_dtype",
+               .expected = "float32 or float16",
+               .found = dtype,
+               .hint = "choose one with --mamba-ssm-cache-dtype"});
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
+                                    const LoadOptions& options) {
+  auto engine = std::make_unique<Engine>();
+  engine->folder = folder;
+  engine->model = model::load_model(folder, options.load_format, {.mtp = options.runtime.mtp});
+  engine->tokenizer = load_tokenizer(folder, engine->model->config.vocab_size);
+  engine->chat_template = load_chat_template(folder);
+
+  const GenerationConfig generation(folder);
+  engine->stop_token_ids = stop_ids(*engine, generation);
+  engine->default_sampling =
+      default_sampling(generation, (folder / "generation_config.json").string());
+
+  runtime::Options runtime_options = options.runtime;
+  runtime_options.kv_cache_dtype = kv_cache_dtype(*engine->model, options);
+  runtime_options.ssm_cache_dtype = ssm_cache_dtype(*engine->model, options);
+  engine->runtime = options.runtime_kind == RuntimeKind::kReference
+                        ? runtime::make_reference_runtime(engine->model, runtime_options)
+                        : runtime::make_cpu_runtime(engine->model, runtime_options);
+  return engine;
+}
+
+}  // namespace levin::engine

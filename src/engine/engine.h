@@ -1,0 +1,42 @@
+// A loaded model ready to generate: weights, runtime, tokenizer, chat template, stop tokens.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/sampling.h"
+#include "runtime/runtime.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace levin::engine {
+
+enum class RuntimeKind { kFast, kReference };
+
+struct LoadOptions {
+  RuntimeKind runtime_kind = RuntimeKind::kFast;
+  runtime::Options runtime;
+  model::LoadFormat load_format = model::LoadFormat::kAuto;
+  // SSM and KV cache types follow the checkpoint (mamba_ssm_cache_dtype, kv_cache_scheme) unless
+  // set here.
+  std::optional<runtime::KvCacheDType> kv_cache_dtype;
+  std::optional<runtime::SsmCacheDType> ssm_cache_dtype;
+};
+
+struct Engine {
+  std::filesystem::path folder;
+  std::shared_ptr<const model::Model> model;
+  std::unique_ptr<runtime::Runtime> runtime;
+  std::optional<text::Tokenizer> tokenizer;         // absent when the folder has none
+  std::optional<text::ChatTemplate> chat_template;  // absent when the folder has none
+  // Union of config.json's and generation_config.json's eos ids and the id of <|im_end|>.
+  std::vector<int32_t> stop_token_ids;
+  SamplingParams default_sampling;  // from generation_config.json
+};
+
+std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
+                                    const LoadOptions& options);
+
+}  // namespace levin::engine

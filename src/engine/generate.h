@@ -1,0 +1,77 @@
+// Text generation over a runtime: sampling, lossless speculation, stopping. Requests run up to
+// max_num_seqs at a time and are refilled as they finish.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sampling.h"
+
+namespace levin::engine {
+
+// vLLM's --speculative-config: {"method": "mtp", "num_speculative_tokens": k}.
+struct SpeculativeConfig {
+  int num_speculative_tokens = 0;  // 0: off
+};
+
+// vLLM's names: a stop token or string; max_tokens or the end of the context; cancelled.
+enum class FinishReason : uint8_t { kStop, kLength, kAbort };
+std::string_view name_of(FinishReason reason);  // "stop", "length", "abort"
+
+// Named as vLLM's spec_decode_* metrics.
+struct SpeculationStats {
+  int64_t num_drafts = 0;                            // rounds that drafted
+  int64_t num_draft_tokens = 0;                      // tokens proposed
+  int64_t num_accepted_tokens = 0;                   // tokens accepted
+  std::vector<int64_t> num_accepted_tokens_per_pos;  // [k], unconditional
+
+  // 1 + accepted / drafts; 1 when nothing was drafted.
+  double mean_acceptance_length() const;
+  void add(const SpeculationStats& other);
+};
+
+struct Timings {
+  double ttft_seconds = 0;    // start of the request's prefill to its first token
+  double decode_seconds = 0;  // first token to last token
+  // decode seconds per token after the first; 0 for a single token
+  double tpot_seconds(int64_t tokens) const;
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // at least one token
+  SamplingParams sampling = {};
+  SpeculativeConfig speculation = {};
+  // Drafts from outside instead of the MTP head: while the output so far equals a prefix of this,
+  // the next tokens of it are proposed, num_speculative_tokens at a time (when that is 0, as many
+  // as the runtime can rewind). Lossless like any draft. Evaluation proposes the expected answer
+  // this way.
+  std::vector<int32_t> given_drafts = {};
+  // Called with each round's new tokens; returning false cancels the request (kAbort).
+  std::function<bool(std::span<const int32_t>)> on_tokens = {};
+  // Called with the text that each round settles: whole characters, and none that a stop string may
+  // still cut away. All pieces together are Result::text. Returning false cancels.
+  std::function<bool(std::string_view)> on_text = {};
+};
+
+struct Result {
+  std::vector<int32_t> tokens;  // without the prompt; a stop token that ended it is included
+  std::string text;             // decoded, without the stop token, cut before a stop string
+  FinishReason finish_reason = FinishReason::kLength;
+  std::string stop_reason;  // the stop string or token that matched
+  SpeculationStats speculation;
+  Timings timings;
+};
+
+// Runs all requests, in waves of up to max_num_seqs that are refilled as sequences finish; results
+// in the same order. A request without a seed gets a random one. Throws Error before anything runs
+// when a request cannot be run: empty prompt or one that leaves no room in the context, token ids
+// outside the vocabulary, sampling parameters out of range, stop strings without a tokenizer,
+// speculation without a draft head or with more drafts than can be rewound.
+std::vector<Result> generate(Engine& engine, std::span<const Request> requests);
+
+}  // namespace levin::engine

@@ -1,0 +1,142 @@
+#include "engine/round.h"
+
+#include <algorithm>
+
+namespace levin::engine {
+
+Rounds::Rounds(runtime::Runtime& runtime)
+    : runtime_(runtime),
+      sampler_(runtime.model().config.vocab_size),
+      budget_(runtime.options().max_extend_tokens) {
+  const auto slots = static_cast<std::size_t>(runtime.options().max_num_seqs);
+  draft_batch_.reserve(slots);
+  batch_.reserve(slots);
+  proposals_.resize(slots);
+  feeds_.resize(slots);
+  for (auto& proposal : proposals_) {
+    proposal.reserve(static_cast<std::size_t>(runtime.options().max_rewind));
+  }
+  for (Feed& feed : feeds_) feed.tokens.reserve(static_cast<std::size_t>(budget_));
+}
+
+void Rounds::run(std::span<Sequence* const> sequences) {
+  draft(sequences);
+  for (Sequence* sequence : sequences) {
+    if (!sequence->finished() && sequence->prefilled()) add_block(*sequence);
+  }
+  if (budget_ == 0) flush();  // so that some prompt always advances
+  for (Sequence* sequence : sequences) {
+    if (!sequence->finished() && !sequence->prefilled()) add_prompt_chunk(*sequence);
+  }
+  flush();
+}
+
+// proposals_ of every sequence that wants drafts, from outside or from the draft head.
+void Rounds::draft(std::span<Sequence* const> sequences) {
+  draft_batch_.clear();
+  const int widest = runtime_.options().max_extend_tokens - 1;
+  for (Sequence* sequence : sequences) {
+    auto& proposal = proposals_[static_cast<std::size_t>(sequence->slot())];
+    proposal.clear();
+    if (sequence->finished() || !sequence->prefilled()) continue;
+    const int wanted = std::min(sequence->wanted_drafts(), widest);
+    if (wanted == 0) continue;
+    if (!sequence->request().given_drafts.empty()) {
+      const std::span<const int32_t> given = sequence->given_drafts(wanted);
+      proposal.assign(given.begin(), given.end());
+    } else {
+      draft_batch_.push_back(
+          {.slot = sequence->slot(), .next_token = sequence->tokens().back(), .k = wanted});
+    }
+  }
+  if (draft_batch_.empty()) return;
+  runtime_.draft(draft_batch_);
+  for (std::size_t entry = 0; entry < draft_batch_.size(); ++entry) {
+    const std::span<const int32_t> drafts = runtime_.drafts(static_cast<int>(entry));
+    proposals_[static_cast<std::size_t>(draft_batch_[entry].slot)].assign(drafts.begin(),
+                                                                          drafts.end());
+  }
+}
+
+Rounds::Feed& Rounds::next_feed(Sequence& sequence) {
+  Feed& feed = feeds_[feed_count_++];
+  feed.sequence = &sequence;
+  feed.drafts = 0;
+  feed.ends_prompt = false;
+  return feed;
+}
+
+void Rounds::add_block(Sequence& sequence) {
+  const auto& proposal = proposals_[static_cast<std::size_t>(sequence.slot())];
+  const auto rows = static_cast<int64_t>(1 + proposal.size());
+  if (rows > budget_) flush();
+  budget_ -= rows;
+  Feed& feed = next_feed(sequence);
+  feed.tokens.assign(1, sequence.tokens().back());
+  feed.tokens.insert(feed.tokens.end(), proposal.begin(), proposal.end());
+  feed.drafts = static_cast<int>(proposal.size());
+}
+
+void Rounds::add_prompt_chunk(Sequence& sequence) {
+  sequence.started(Sequence::Clock::now());
+  const std::span<const int32_t> rest = sequence.unconsumed();
+  const std::size_t size = std::min(rest.size(), static_cast<std::size_t>(budget_));
+  if (size == 0) return;  // its turn comes in a later round
+  budget_ -= static_cast<int64_t>(size);
+  Feed& feed = next_feed(sequence);
+  feed.tokens.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(size));
+  feed.ends_prompt = size == rest.size();
+}
+
+void Rounds::flush() {
+  if (feed_count_ == 0) return;
+  batch_.clear();
+  for (std::size_t i = 0; i < feed_count_; ++i) {
+    const Feed& feed = feeds_[i];
+    const bool block = feed.sequence->prefilled();
+    batch_.push_back({.slot = feed.sequence->slot(),
+                      .tokens = feed.tokens,
+                      .logits_rows = block              ? 1 + feed.drafts
+                                     : feed.ends_prompt ? 1
+                                                        : 0});
+  }
+  runtime_.extend(batch_);
+  for (std::size_t i = 0; i < feed_count_; ++i) accept(feeds_[i], static_cast<int>(i));
+  feed_count_ = 0;
+  budget_ = runtime_.options().max_extend_tokens;
+}
+
+void Rounds::accept(const Feed& feed, int entry) {
+  Sequence& sequence = *feed.sequence;
+  const bool block = sequence.prefilled();
+  if (!block) sequence.consume(static_cast<int64_t>(feed.tokens.size()));
+  if (!block && !feed.ends_prompt) return;
+
+  int rows = 0;
+  int accepted = 0;
+  while (!sequence.finished()) {
+    const int32_t token = sequence.choose(sampler_, runtime_.logits(entry, rows));
+    sequence.append(token);
+    ++rows;
+    if (rows > feed.drafts || token != feed.tokens[static_cast<std::size_t>(rows)]) break;
+    ++accepted;
+  }
+  sequence.produced(Sequence::Clock::now());
+  if (!block) return;
+
+  // The last token and the accepted drafts are consumed, the rest of the block never was.
+  sequence.consume(rows);
+  if (rows <= feed.drafts) {
+    runtime_.rewind(sequence.slot(), static_cast<int64_t>(sequence.tokens().size()) - 1);
+  }
+  if (feed.drafts == 0) return;
+  SpeculationStats& stats = sequence.speculation;
+  ++stats.num_drafts;
+  stats.num_draft_tokens += feed.drafts;
+  stats.num_accepted_tokens += accepted;
+  for (int i = 0; i < accepted; ++i) {
+    ++stats.num_accepted_tokens_per_pos[static_cast<std::size_t>(i)];
+  }
+}
+
+}  // namespace levin::engine

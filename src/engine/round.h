@@ -1,0 +1,60 @@
+// One step of all running sequences together: draft, verify, accept, rewind, sample. This host-side
+// version, built on the three primitives of the runtime, is the specification; a device version
+// must put out the same tokens.
+//
+// Speculation is lossless. The drafter is greedy, so its proposal distribution is one-hot, and the
+// rule of speculative sampling (Leviathan et al., arXiv 2211.17192) becomes: accept draft d with
+// probability p(d), else put out a token drawn from p without d. That is the same as drawing a
+// token from p and accepting the draft when it is that token, which is what happens here, with the
+// random number that belongs to the position. So the tokens are the very same for any number of
+// drafts, and whatever is drafted, sampled or greedy, and penalties and stops need no extra rule:
+// every token is chosen as without speculation, only earlier.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "engine/sequence.h"
+#include "runtime/runtime.h"
+
+namespace levin::engine {
+
+class Rounds {
+ public:
+  explicit Rounds(runtime::Runtime& runtime);
+
+  // Advances every sequence that is not finished: those behind their prompt by 1 to 1 + k tokens,
+  // prompts by a chunk, first come first served, as far as max_extend_tokens allows. Allocates
+  // nothing.
+  void run(std::span<Sequence* const> sequences);
+
+ private:
+  // A sequence's part of the current extend().
+  struct Feed {
+    Sequence* sequence = nullptr;
+    std::vector<int32_t> tokens;  // a chunk of the prompt, or the last token and its drafts
+    int drafts = 0;
+    bool ends_prompt = false;
+  };
+
+  void draft(std::span<Sequence* const> sequences);
+  void add_block(Sequence& sequence);
+  void add_prompt_chunk(Sequence& sequence);
+  Feed& next_feed(Sequence& sequence);
+  // Extends by everything that has been fed and puts out tokens.
+  void flush();
+  void accept(const Feed& feed, int entry);
+
+  runtime::Runtime& runtime_;
+  Sampler sampler_;
+  int64_t budget_;  // rows left in the current extend()
+  std::vector<runtime::Draft> draft_batch_;
+  std::vector<std::vector<int32_t>> proposals_;  // by slot
+  std::vector<Feed> feeds_;                      // the first `feed_count_` are in use
+  std::size_t feed_count_ = 0;
+  std::vector<runtime::Extend> batch_;
+};
+
+}  // namespace levin::engine

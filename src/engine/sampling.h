@@ -1,0 +1,36 @@
+// How the next token is chosen from logits. The order of operations follows vLLM: penalties,
+// temperature, min-p, top-k, top-p. Randomness is Philox keyed by (seed, position, purpose).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace levin::engine {
+
+// Field names and meanings are vLLM's SamplingParams.
+struct SamplingParams {
+  double temperature = 1.0;  // below 1e-5: greedy
+  int top_k = 0;             // 0 or -1: off
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  double repetition_penalty = 1.0;
+  std::optional<uint64_t> seed = std::nullopt;
+  int64_t max_tokens = 16;
+  int64_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids = {};  // besides the checkpoint's own
+  std::vector<std::string> stop = {};
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;  // in the text; ids are always all there
+
+  bool greedy() const { return temperature < 1e-5; }
+};
+
+// Throws Error naming the first parameter that is out of range.
+void validate(const SamplingParams& params);
+
+}  // namespace levin::engine

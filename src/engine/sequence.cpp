@@ -1,0 +1,132 @@
+#include "engine/sequence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levin::engine {
+
+Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed)
+    : engine_(engine),
+      request_(request),
+      slot_(slot),
+      seed_(seed),
+      tokens_(request.prompt),
+      prompt_length_(request.prompt.size()),
+      reported_(request.prompt.size()),
+      history_(request.sampling, engine.model->config.vocab_size,
+               static_cast<int64_t>(request.prompt.size()) + remaining()),
+      text_(engine.tokenizer ? &*engine.tokenizer : nullptr, request.sampling) {
+  tokens_.reserve(prompt_length_ + static_cast<std::size_t>(remaining()));
+  if (!request.sampling.ignore_eos) stops_ = engine.stop_token_ids;
+  stops_.insert(stops_.end(), request.sampling.stop_token_ids.begin(),
+                request.sampling.stop_token_ids.end());
+  history_.add_prompt(request.prompt);
+  speculation.num_accepted_tokens_per_pos.resize(static_cast<std::size_t>(max_drafts()));
+}
+
+// The block of the last token and its drafts must be one that can be rewound.
+int Sequence::max_drafts() const {
+  const int most = engine_.runtime->options().max_rewind - 1;
+  const int asked = request_.speculation.num_speculative_tokens;
+  if (asked == 0 && !request_.given_drafts.empty()) return most;
+  return std::min(asked, most);
+}
+
+int64_t Sequence::remaining() const {
+  const auto length = static_cast<int64_t>(tokens_.size());
+  const auto produced = length - static_cast<int64_t>(prompt_length_);
+  return std::min(request_.sampling.max_tokens - produced,
+                  engine_.runtime->options().max_model_len - length);
+}
+
+int Sequence::wanted_drafts() const {
+  int wanted = max_drafts();
+  if (!request_.given_drafts.empty()) wanted = static_cast<int>(given_drafts(wanted).size());
+  // Drafts beyond the last token that may be put out are useless.
+  return static_cast<int>(std::clamp<int64_t>(remaining() - 1, 0, wanted));
+}
+
+std::span<const int32_t> Sequence::given_drafts(int count) const {
+  const std::span<const int32_t> given = request_.given_drafts;
+  const std::size_t done = output().size();
+  if (!follows_given_ || done >= given.size()) return {};
+  return given.subspan(done, std::min(static_cast<std::size_t>(count), given.size() - done));
+}
+
+int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) const {
+  const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
+  return sampler.choose(logits, {.params = request_.sampling,
+                                 .history = history_,
+                                 .banned = may_stop ? std::span<const int32_t>() : stops_,
+                                 .seed = seed_,
+                                 .position = static_cast<int64_t>(tokens_.size())});
+}
+
+void Sequence::append(int32_t token) {
+  const std::size_t index = output().size();
+  follows_given_ = follows_given_ && index < request_.given_drafts.size() &&
+                   request_.given_drafts[index] == token;
+  tokens_.push_back(token);
+  history_.add_output(token);
+  const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
+  // Stop tokens come before lengths, as in vLLM's check_stop. Their text is not put out.
+  if (may_stop && std::find(stops_.begin(), stops_.end(), token) != stops_.end()) {
+    finish(FinishReason::kStop, fmt::format("{}", token));
+  } else if (const auto stop_string = text_.push(token, may_stop)) {
+    finish(FinishReason::kStop, *stop_string);
+  } else if (remaining() <= 0) {
+    finish(FinishReason::kLength, "");
+  }
+}
+
+void Sequence::finish(FinishReason reason, std::string stop_reason) {
+  text_.finish();
+  finish_reason_ = reason;
+  stop_reason_ = std::move(stop_reason);
+}
+
+void Sequence::abort() {
+  if (!finished()) finish(FinishReason::kAbort, "");
+}
+
+void Sequence::started(Clock::time_point now) {
+  if (!start_) start_ = now;
+}
+
+void Sequence::produced(Clock::time_point now) {
+  if (!first_token_) first_token_ = now;
+  last_token_ = now;
+}
+
+std::span<const int32_t> Sequence::take_new_tokens() {
+  const std::span<const int32_t> fresh = std::span(tokens_).subspan(reported_);
+  reported_ = tokens_.size();
+  return fresh;
+}
+
+std::string_view Sequence::take_new_text() {
+  const std::string_view fresh =
+      std::string_view(text_.text()).substr(reported_text_, text_.settled() - reported_text_);
+  reported_text_ = text_.settled();
+  return fresh;
+}
+
+Result Sequence::result() {
+  const auto seconds = [](Clock::duration duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
+  Result result;
+  result.tokens.assign(output().begin(), output().end());
+  result.text = text_.text();
+  result.finish_reason = finish_reason_.value_or(FinishReason::kAbort);
+  result.stop_reason = stop_reason_;
+  result.speculation = speculation;
+  if (start_ && first_token_) {
+    result.timings.ttft_seconds = seconds(*first_token_ - *start_);
+    result.timings.decode_seconds = seconds(last_token_ - *first_token_);
+  }
+  return result;
+}
+
+}  // namespace levin::engine

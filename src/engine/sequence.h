@@ -1,0 +1,88 @@
+// A request while it runs: its tokens, what has been consumed of them, and when it ends.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/generate.h"
+#include "engine/output_text.h"
+#include "engine/sampler.h"
+#include "engine/token_history.h"
+
+namespace levin::engine {
+
+class Sequence {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Runs in `slot` of the engine's runtime. `engine` and `request` must outlive the sequence.
+  Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed);
+
+  int slot() const { return slot_; }
+  const Request& request() const { return request_; }
+  // Prompt and output.
+  std::span<const int32_t> tokens() const { return tokens_; }
+  std::span<const int32_t> output() const { return std::span(tokens_).subspan(prompt_length_); }
+  // Whether the whole prompt has been consumed, so that a token can be chosen.
+  bool prefilled() const { return consumed_ >= prompt_length_; }
+  // Tokens not yet given to the runtime: the rest of the prompt, or the last token chosen.
+  std::span<const int32_t> unconsumed() const { return std::span(tokens_).subspan(consumed_); }
+  // Tokens that may still be put out before max_tokens or the end of the context.
+  int64_t remaining() const;
+  // How many tokens should be drafted now.
+  int wanted_drafts() const;
+  // The next tokens of Request::given_drafts, at most `count`; none once the output differs.
+  std::span<const int32_t> given_drafts(int count) const;
+
+  // The next token from `logits` after everything appended so far.
+  int32_t choose(Sampler& sampler, std::span<const float> logits) const;
+  // Records that the runtime has consumed `count` more tokens.
+  void consume(int64_t count) { consumed_ += static_cast<std::size_t>(count); }
+  // Puts out a token and decides whether it was the last one.
+  void append(int32_t token);
+
+  // Ends the sequence from outside.
+  void abort();
+  bool finished() const { return finish_reason_.has_value(); }
+
+  // Time stamps; the first of each counts.
+  void started(Clock::time_point now);
+  void produced(Clock::time_point now);
+
+  // Tokens put out since the last call.
+  std::span<const int32_t> take_new_tokens();
+  // Text settled since the last call (OutputText::settled()).
+  std::string_view take_new_text();
+  // Result of a finished sequence.
+  Result result();
+
+  SpeculationStats speculation;
+
+ private:
+  int max_drafts() const;
+  void finish(FinishReason reason, std::string stop_reason);
+
+  const Engine& engine_;
+  const Request& request_;
+  int slot_;
+  uint64_t seed_;
+  std::vector<int32_t> tokens_;
+  std::size_t prompt_length_;
+  std::size_t consumed_ = 0;
+  std::size_t reported_;  // of tokens_, by take_new_tokens()
+  std::size_t reported_text_ = 0;
+  bool follows_given_ = true;   // the output so far is a prefix of given_drafts
+  std::vector<int32_t> stops_;  // token ids that end it
+  TokenHistory history_;
+  OutputText text_;
+  std::optional<FinishReason> finish_reason_;
+  std::string stop_reason_;
+  std::optional<Clock::time_point> start_, first_token_;
+  Clock::time_point last_token_;
+};
+
+}  // namespace levin::engine
