@@ -1,0 +1,288 @@
+#include "evaluate/gate.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace levin::evaluate {
+namespace {
+
+struct Key {
+  const char* name;
+  std::optional<double> Gate::*bound;  // null for confidence
+  double least, most;                  // values that make sense
+};
+
+constexpr Key kKeys[] = {
+    {"median_recovery_min", &Gate::median_recovery_min, 0, 2},
+    {"verbosity_increase_max", &Gate::verbosity_increase_max, -1, 100},
+    {"repetition_increase_max", &Gate::repetition_increase_max, -1, 1},
+    {"perplexity_ratio_max", &Gate::perplexity_ratio_max, 0, 1000},
+    {"confidence", nullptr, 0.5, 0.9999},
+};
+
+[[noreturn]] void fail(const std::string& what, const std::string& where, std::string expected,
+                       std::string found) {
+  throw Error({.what = what,
+               .where = where,
+               .expected = std::move(expected),
+               .found = std::move(found),
+               .hint = "recipes/gate.yaml explains every key"});
+}
+
+const Key& find_key(const std::string& name, const std::string& where) {
+  std::string known;
+  for (const Key& key : kKeys) {
+    if (name == key.name) return key;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", key.name);
+  }
+  fail("unknown key in gate", where, known, name);
+}
+
+double number_of(const YAML::Node& node, const Key& key, const std::string& where) {
+  double value = 0;
+  const bool is_number = node.IsScalar() && YAML::convert<double>::decode(node, value);
+  if (!is_number || !(value >= key.least && value <= key.most)) {
+    fail(fmt::format("bad value of \"{}\"", key.name), where,
+         fmt::format("a number from {} to {}", key.least, key.most),
+         node.IsScalar() ? node.Scalar() : "not a number");
+  }
+  return value;
+}
+
+Gate read_gate(const YAML::Node& root, const std::string& where) {
+  if (!root.IsMap()) fail("gate is not a map of bounds", where, "key: number lines", {});
+  Gate gate;
+  std::set<std::string> seen;
+  bool bounded = false;
+  for (const auto& entry : root) {
+    const std::string line = fmt::format("{}:{}", where, entry.first.Mark().line + 1);
+    if (!entry.first.IsScalar()) fail("key is not a word", line, {}, {});
+    const Key& key = find_key(entry.first.Scalar(), line);
+    if (!seen.insert(key.name).second) fail("key is given twice", line, {}, key.name);
+    const double value = number_of(entry.second, key, line);
+    if (key.bound == nullptr) {
+      gate.confidence = value;
+    } else {
+      gate.*key.bound = value;
+      bounded = true;
+    }
+  }
+  if (!bounded) fail("gate has no bounds", where, "at least one *_min or *_max key", {});
+  return gate;
+}
+
+void require(bool present, const char* key, const char* what, const char* flag) {
+  if (present) return;
+  throw Error({.what = fmt::format("the gate bounds {}, but no {} were given", key, what),
+               .where = key,
+               .expected = {},
+               .found = {},
+               .hint = fmt::format("give {}, or take the line out of the gate", flag)});
+}
+
+int64_t times(int64_t samples, double growth) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(samples) * growth));
+}
+
+// Judges a line and says how many samples would decide it.
+GateLine finish(GateLine line, const std::optional<double>& growth) {
+  line.verdict = judge(line.estimate, line.bound);
+  if (line.verdict == Verdict::kUndecided && growth) {
+    line.samples_to_decide = times(line.samples, *growth);
+  }
+  return line;
+}
+
+// The number of items that would decide is an extrapolation; fewer resamples do.
+Bootstrap coarse(Bootstrap bootstrap) {
+  bootstrap.resamples = 1000;
+  return bootstrap;
+}
+
+GateLine recovery_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+  std::vector<PairCounts> counts;
+  std::string unusable;
+  int64_t most_items = 0;
+  for (const TaskComparison& task : comparison.tasks) {
+    counts.push_back(task.correct);
+    most_items = std::max(most_items, task.correct.total());
+    if (task.correct.baseline_right() == 0) {
+      unusable += fmt::format("{}{}", unusable.empty() ? "" : ", ", task.task);
+    }
+  }
+  GateLine line{.key = "median_recovery_min",
+                .subject = fmt::format("{} tasks", counts.size()),
+                .estimate = median_recovery(counts, bootstrap),
+                .bound = {.limit = limit, .is_minimum = true},
+                .verdict = Verdict::kUndecided,
+                .unit = "items per task",
+                .samples = most_items,
+                .samples_to_decide = {},
+                .note = {}};
+  if (!unusable.empty()) line.note = "left out, the baseline gets nothing right: " + unusable;
+  const auto growth = growth_that_decides_recovery(counts, line.bound, coarse(bootstrap));
+  return finish(std::move(line), growth);
+}
+
+int64_t count_items(const Comparison& comparison) {
+  int64_t items = 0;
+  for (const TaskComparison& task : comparison.tasks) items += task.correct.total();
+  return items;
+}
+
+GateLine verbosity_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+  std::vector<std::vector<Pair>> groups;
+  for (const TaskComparison& task : comparison.tasks) groups.push_back(task.tokens);
+  Estimate change = ratio_of_sums(groups, bootstrap);
+  change = {change.value - 1, change.low - 1, change.high - 1};
+  GateLine line{.key = "verbosity_increase_max",
+                .subject = fmt::format("{} items", count_items(comparison)),
+                .estimate = change,
+                .bound = {.limit = limit, .is_minimum = false},
+                .verdict = Verdict::kUndecided,
+                .unit = "items",
+                .samples = count_items(comparison),
+                .samples_to_decide = {},
+                .note = {}};
+  const auto growth = growth_that_decides(line.estimate, line.bound);
+  return finish(std::move(line), growth);
+}
+
+GateLine repetition_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+  std::vector<PairCounts> counts;
+  for (const TaskComparison& task : comparison.tasks) counts.push_back(task.loops);
+  GateLine line{.key = "repetition_increase_max",
+                .subject = fmt::format("{} items", count_items(comparison)),
+                .estimate = proportion_change(counts, bootstrap),
+                .bound = {.limit = limit, .is_minimum = false},
+                .verdict = Verdict::kUndecided,
+                .unit = "items",
+                .samples = count_items(comparison),
+                .samples_to_decide = {},
+                .note = {}};
+  const auto growth = growth_that_decides_proportion(counts, line.bound, coarse(bootstrap));
+  return finish(std::move(line), growth);
+}
+
+GateLine perplexity_line(double limit, const TextScore& text, double confidence) {
+  GateLine line{.key = "perplexity_ratio_max",
+                .subject = "text " + text.kind,
+                .estimate = perplexity_ratio(text, confidence),
+                .bound = {.limit = limit, .is_minimum = false},
+                .verdict = Verdict::kUndecided,
+                .unit = "windows",
+                .samples = static_cast<int64_t>(text.windows.size()),
+                .samples_to_decide = {},
+                .note = {}};
+  const auto growth = growth_that_decides(line.estimate, line.bound);
+  line = finish(std::move(line), growth);
+  if (!std::isfinite(line.estimate.value)) {
+    line.verdict = Verdict::kFail;
+    line.note = "the model's perplexity is not a finite number";
+  }
+  if (line.samples == 1) line.note = "one window bounds nothing";
+  return line;
+}
+
+std::string shown(const GateLine& line, double value) {
+  if (line.key == "perplexity_ratio_max") return fmt::format("{:.4f}", value);
+  const bool is_change = line.key != "median_recovery_min";
+  return is_change ? fmt::format("{:+.2f} %", value * 100) : fmt::format("{:.2f} %", value * 100);
+}
+
+}  // namespace
+
+Gate load_gate(const std::filesystem::path& file) {
+  return parse_gate(read_text(file, std::size_t{1} << 20), file.string());
+}
+
+Gate parse_gate(std::string_view yaml, const std::string& where) {
+  try {
+    return read_gate(YAML::Load(std::string(yaml)), where);
+  } catch (const YAML::Exception& e) {
+    fail("not valid YAML", fmt::format("{}:{}", where, e.mark.line + 1), {}, e.msg);
+  }
+}
+
+GateResult judge(const Gate& gate, const Comparison& comparison) {
+  const Bootstrap bootstrap{.confidence = gate.confidence};
+  const bool has_tasks = !comparison.tasks.empty();
+  GateResult result;
+  if (gate.median_recovery_min) {
+    require(has_tasks, "median_recovery_min", "tasks", "--tasks");
+    result.lines.push_back(recovery_line(*gate.median_recovery_min, comparison, bootstrap));
+  }
+  if (gate.verbosity_increase_max) {
+    require(has_tasks, "verbosity_increase_max", "tasks", "--tasks");
+    result.lines.push_back(verbosity_line(*gate.verbosity_increase_max, comparison, bootstrap));
+  }
+  if (gate.repetition_increase_max) {
+    require(has_tasks, "repetition_increase_max", "tasks", "--tasks");
+    result.lines.push_back(repetition_line(*gate.repetition_increase_max, comparison, bootstrap));
+  }
+  if (gate.perplexity_ratio_max) {
+    require(!comparison.texts.empty(), "perplexity_ratio_max", "texts", "--text");
+    for (const TextScore& text : comparison.texts) {
+      result.lines.push_back(perplexity_line(*gate.perplexity_ratio_max, text, gate.confidence));
+    }
+  }
+  const auto any = [&](Verdict verdict) {
+    return std::any_of(result.lines.begin(), result.lines.end(),
+                       [&](const GateLine& line) { return line.verdict == verdict; });
+  };
+  result.verdict = any(Verdict::kFail)        ? Verdict::kFail
+                   : any(Verdict::kUndecided) ? Verdict::kUndecided
+                                              : Verdict::kPass;
+  return result;
+}
+
+std::string_view name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kPass:
+      return "pass";
+    case Verdict::kFail:
+      return "FAIL";
+    case Verdict::kUndecided:
+      break;
+  }
+  return "undecided";
+}
+
+std::string explain(const GateLine& line) {
+  const char* relation = line.verdict == Verdict::kUndecided ? "is not clearly on one side of"
+                         : line.verdict == Verdict::kPass
+                             ? (line.bound.is_minimum ? "is at least" : "is at most")
+                             : (line.bound.is_minimum ? "is below" : "is above");
+  std::string text =
+      fmt::format("{}: {} [{}, {}] {} {} ({})", line.key, shown(line, line.estimate.value),
+                  shown(line, line.estimate.low), shown(line, line.estimate.high), relation,
+                  shown(line, line.bound.limit), line.subject);
+  if (line.verdict == Verdict::kUndecided) {
+    text += line.samples_to_decide
+                ? fmt::format("; about {} {} would decide (now {})", *line.samples_to_decide,
+                              line.unit, line.samples)
+                : fmt::format("; {} {} cannot decide, and no practical number would", line.samples,
+                              line.unit);
+  }
+  if (!line.note.empty()) text += "; " + line.note;
+  return text;
+}
+
+std::string explain(const GateResult& result) {
+  for (const GateLine& line : result.lines) {
+    if (line.verdict == result.verdict && line.verdict != Verdict::kPass) {
+      return fmt::format("{}: {}", name_of(result.verdict), explain(line));
+    }
+  }
+  return fmt::format("{}: all {} lines of the gate hold", name_of(result.verdict),
+                     result.lines.size());
+}
+
+}  // namespace levin::evaluate

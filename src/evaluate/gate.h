@@ -1,0 +1,59 @@
+// The quality gate: bounds that a candidate has to keep to beside its baseline, and the verdict.
+// docs: recipes/gate.yaml explains every key.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "evaluate/comparison.h"
+#include "evaluate/statistics.h"
+
+namespace levin::evaluate {
+
+// Bounds; an absent one is not judged.
+struct Gate {
+  std::optional<double> median_recovery_min = {};
+  std::optional<double> verbosity_increase_max = {};
+  std::optional<double> repetition_increase_max = {};
+  std::optional<double> perplexity_ratio_max = {};
+  double confidence = 0.95;
+};
+
+// Throws Error with file and line for unknown or repeated keys, values that are not numbers or make
+// no sense, and a gate without bounds.
+Gate load_gate(const std::filesystem::path& file);
+Gate parse_gate(std::string_view yaml, const std::string& where);
+
+// One bound, judged.
+struct GateLine {
+  std::string key;      // of gate.yaml
+  std::string subject;  // "11 tasks", "text prose"
+  Estimate estimate;
+  Bound bound;
+  Verdict verdict = Verdict::kUndecided;
+  std::string unit;  // what `samples` counts: "items per task", "items", "windows"
+  int64_t samples = 0;
+  std::optional<int64_t> samples_to_decide;  // of an undecided line; nothing when no number would
+  std::string note;                          // what a reader must know to trust the line
+};
+
+struct GateResult {
+  Verdict verdict = Verdict::kUndecided;  // fail if any line fails, else undecided if any is
+  std::vector<GateLine> lines;
+};
+
+// Throws Error when the gate has a bound for tasks or text and the comparison holds none.
+GateResult judge(const Gate& gate, const Comparison& comparison);
+
+std::string_view name_of(Verdict verdict);  // "pass", "FAIL", "undecided"
+
+// The verdict in one sentence that names the line that decided it, with value, interval and bound:
+// "FAIL: median_recovery_min: 83.1 % [80.9 %, 86.0 %] is below 99.0 % (11 tasks)".
+std::string explain(const GateResult& result);
+std::string explain(const GateLine& line);
+
+}  // namespace levin::evaluate
