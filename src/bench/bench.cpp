@@ -1,0 +1,59 @@
+#include "bench/bench.h"
+
+#include "core/error.h"
+#include "core/progress.h"
+
+namespace levin::bench {
+
+double BenchReport::share_of_read_bandwidth() const {
+  const double floor = control_prediction.tpot_seconds(memory.gb_per_s.median);
+  return floor / (control.tpot_ms().median / 1e3);
+}
+
+BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
+  const int k = options.speculation.num_speculative_tokens;
+  if (k > 0 && !engine.model->mtp) {
+    throw Error({.what = "the checkpoint has no MTP head to draft with",
+                 .where = engine.folder.string(),
+                 .expected = {},
+                 .found = {},
+                 .hint = "leave --speculative-config out"});
+  }
+  BenchReport report;
+  report.model = engine.folder.string();
+  report.runtime = engine.runtime->description();
+  report.timing = options.timing;
+  report.k = k;
+  report.workload = options.prompt_file.empty() ? fixed_workload(engine, options.prompt_tokens)
+                                                : file_workload(engine, options.prompt_file);
+  require_fit(report.workload, engine, options.timing.output_tokens);
+
+  std::vector<Contender> contenders = {{"control", &engine, {}}};
+  if (k > 0) contenders.push_back({"speculating", &engine, options.speculation});
+  const auto runs = static_cast<int64_t>(contenders.size() * report.workload.prompts.size()) *
+                    (options.timing.rounds + options.timing.warm_up);
+  Progress progress("timing", runs, "runs");
+  std::vector<ContenderTiming> timings =
+      time_contenders(contenders, report.workload, options.timing, [&] { progress.advance(1); });
+
+  // The context in the middle of an average output.
+  const auto prompts = static_cast<int64_t>(report.workload.prompts.size());
+  const int64_t context =
+      report.workload.prompt_tokens() / prompts + options.timing.output_tokens / 2;
+  report.control = std::move(timings[0]);
+  report.control_prediction = predict_decode(*engine.model, context, 0, 1);
+  if (k > 0) {
+    report.speculating = std::move(timings[1]);
+    report.speculating_prediction = predict_decode(
+        *engine.model, context, k, report.speculating->speculation.mean_acceptance_length());
+  }
+
+  const int threads = engine.runtime->options().threads;
+  report.memory = measure_memory_bandwidth(threads);
+  report.at_model_size = measure_read_bandwidth(
+      {.threads = threads,
+       .bytes = static_cast<std::size_t>(report.control_prediction.bytes_per_token)});
+  return report;
+}
+
+}  // namespace levin::bench

@@ -1,0 +1,53 @@
+// `levin bench`: decode and prefill of one model beside the memory that feeds them, with the same
+// model without speculation as the control.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "bench/bandwidth.h"
+#include "bench/prediction.h"
+#include "bench/timing.h"
+
+namespace levin::bench {
+
+struct BenchOptions {
+  TimingOptions timing;
+  int64_t prompt_tokens = 256;
+  std::filesystem::path prompt_file;  // instead of the fixed prompts, unless empty
+  engine::SpeculativeConfig speculation;
+};
+
+struct BenchReport {
+  std::string model;
+  std::string runtime;  // Runtime::description()
+  TimingOptions timing;
+  Workload workload;
+  int k = 0;
+  Bandwidth memory;         // of a buffer beyond every cache
+  Bandwidth at_model_size;  // of a buffer as large as what one token reads
+  Prediction control_prediction;
+  ContenderTiming control;  // speculation off
+  std::optional<Prediction> speculating_prediction;
+  std::optional<ContenderTiming> speculating;
+
+  // Whether speculation gave the control's tokens, all of them.
+  bool lossless() const { return !speculating || speculating->outputs == control.outputs; }
+  // Bytes per token / TPOT / bandwidth.
+  double share_of_read_bandwidth() const;
+};
+
+// Shows progress on stderr. Throws Error when speculation is asked of a model without MTP head and
+// when the work does not fit the engine's sequences.
+BenchReport run_bench(engine::Engine& engine, const BenchOptions& options);
+
+std::string to_text(const BenchReport& report);
+nlohmann::ordered_json to_json(const BenchReport& report);
+
+std::string to_text(const Bandwidth& bandwidth);
+nlohmann::ordered_json to_json(const Bandwidth& bandwidth);
+nlohmann::ordered_json to_json(const Spread& spread);
+
+}  // namespace levin::bench

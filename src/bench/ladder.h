@@ -1,0 +1,87 @@
+// `levin ladder`: every rung quantized, reloaded from the files written, judged beside the baseline
+// and timed beside its control.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/bandwidth.h"
+#include "bench/prediction.h"
+#include "bench/rungs.h"
+#include "bench/timing.h"
+#include "engine/engine.h"
+#include "evaluate/evaluation.h"
+#include "evaluate/gate.h"
+
+namespace levin::bench {
+
+struct LadderOptions {
+  std::filesystem::path model;
+  std::filesystem::path out;
+  std::string rungs;  // see choose_rungs
+  evaluate::Settings evaluation;
+  std::filesystem::path calibration;  // text that activation scales are measured on
+  int64_t calibration_tokens = 8192;  // of that text
+  std::string version;                // of levin, written into the checkpoints
+  evaluate::Gate gate;
+  TimingOptions timing;
+  int64_t prompt_tokens = 256;
+  int max_num_seqs = 16;  // task items answered at once
+  engine::LoadOptions load;
+};
+
+// A rung, its control (same checkpoint, speculation off) and rung 0, timed in the same rounds. For
+// rung 0 all three are one; without speculation a rung is its own control.
+struct RungTiming {
+  ContenderTiming own, control, baseline;
+  bool same_tokens_as_control = true;
+  Spread speedup_over_baseline() const { return speedup(own, baseline); }
+  Spread speedup_over_control() const { return speedup(own, control); }
+};
+
+struct RungResult {
+  Rung rung;
+  uint64_t checkpoint_bytes = 0;  // of the tensors
+  Prediction prediction;          // of `own`
+  RungTiming timing;
+  evaluate::Evaluation evaluation;
+  evaluate::GateResult gate;
+  bool climbed() const { return rung.skipped.empty(); }
+};
+
+struct LadderReport {
+  std::string model;
+  std::string runtime;  // Runtime::description()
+  Bandwidth memory;
+  std::string workload_hash;
+  TimingOptions timing;
+  evaluate::Gate gate;
+  std::vector<RungResult> rungs;  // rung 0 first
+
+  const RungResult& baseline() const { return rungs.front(); }
+};
+
+// Climbs. Checkpoints and results that `out` already holds for the same model, recipe, data and
+// machine are used again, so a climb that was killed goes on where it was. `on_rung` sees the
+// report so far after each rung. Writes below `out`: checkpoints/ and results/.
+LadderReport climb(const LadderOptions& options,
+                   const std::function<void(const LadderReport&)>& on_rung = {});
+
+// The largest max / min of TPOT that any contender showed over its rounds.
+double noise(const LadderReport& report);
+// Above this the machine was busy with something else, and the figures of speed say little.
+inline constexpr double kTolerableNoise = 1.3;
+
+// Median of the tasks' recoveries; NaN without tasks.
+double median_recovery(const RungResult& rung, const RungResult& baseline);
+
+std::string to_text(const LadderReport& report);
+nlohmann::ordered_json to_json(const LadderReport& report);
+// One self-contained page: no script, no network.
+std::string to_html(const LadderReport& report);
+
+}  // namespace levin::bench

@@ -1,0 +1,68 @@
+#include "bench/ladder_checkpoints.h"
+
+#include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "quantize/quantize.h"
+
+namespace levin::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string calibration_content(const CheckpointRequest& request) {
+  if (!fs::exists(request.calibration)) {
+    throw Error({.what = "the recipe needs text to measure activation scales on",
+                 .where = "recipe " + request.recipe,
+                 .expected = "--calibration TEXT",
+                 .found = "no file " + request.calibration.string(),
+                 .hint = {}});
+  }
+  return read_text(request.calibration);
+}
+
+}  // namespace
+
+LadderCheckpoint describe_checkpoint(CheckpointRequest request) {
+  Key key;
+  key.add(request.version).add(folder_fingerprint(request.model));
+  if (request.recipe.empty()) return {std::move(request), "bf16", key.hex(), false};
+
+  const quantize::Plan plan =
+      quantize::open_source(request.model, request.recipe, model::LoadFormat::kAuto).plan;
+  key.add(quantize::canonical_text(plan.recipe));
+  const bool calibrated = plan.needs_calibration();
+  if (calibrated) key.add(calibration_content(request)).add(request.calibration_tokens);
+  std::string name = fs::path(request.recipe).stem().string();
+  return {std::move(request), std::move(name), key.hex(), calibrated};
+}
+
+void ensure_checkpoint(const LadderCheckpoint& checkpoint, ResultStore& store) {
+  const CheckpointRequest& request = checkpoint.request;
+  if (request.recipe.empty()) return;
+  const std::string record = "checkpoint-" + checkpoint.name;
+  const bool begun = store.find(record, checkpoint.key).has_value();
+  if (begun && fs::exists(request.out / "config.json")) return;
+
+  // Recorded before the work: whatever is in the folder later was made by this request.
+  store.put(record, checkpoint.key, {{"recipe", request.recipe}, {"folder", request.out.string()}});
+  spdlog::info("quantizing {}", checkpoint.name);
+  quantize::Options options;
+  options.model = request.model;
+  options.recipe = request.recipe;
+  options.output = request.out;
+  if (checkpoint.calibrated) {
+    options.calibration = {.text = request.calibration, .max_tokens = request.calibration_tokens};
+  }
+  options.threads = request.threads;
+  options.overwrite = !begun;
+  options.version = request.version;
+  fs::create_directories(request.out.parent_path());
+  quantize::quantize(options);
+}
+
+}  // namespace levin::bench

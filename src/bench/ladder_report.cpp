@@ -1,0 +1,213 @@
+// Text and JSON of bench/ladder.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.h"
+#include "bench/ladder.h"
+#include "evaluate/table.h"
+
+namespace levin::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string with_spread(const Spread& spread, int digits) {
+  return fmt::format("{:.{}f} [{:.{}f}-{:.{}f}]", spread.median, digits, spread.min, digits,
+                     spread.max, digits);
+}
+
+std::string factor(const Spread& spread) {
+  return with_spread(spread, 2) + "x";
+}
+
+std::string title(const RungResult& result) {
+  const bool numbered = result.rung.id.size() == 1;
+  return (numbered ? result.rung.id : std::string("-")) + " " + result.rung.title;
+}
+
+std::string positions(const std::vector<double>& shares) {
+  std::string text;
+  for (const double share : shares) {
+    text += fmt::format("{}{:.2f}", text.empty() ? "" : "/", share);
+  }
+  return text;
+}
+
+std::string speed_table(const LadderReport& report) {
+  evaluate::Table table({"rung", "MB/token", "floor ms", "TPOT ms", "TTFT ms", "tokens/s",
+                         "over rung 0", "over control"});
+  for (const RungResult& result : report.rungs) {
+    if (!result.climbed()) {
+      table.add_row({title(result), "-"});
+      continue;
+    }
+    const RungTiming& timing = result.timing;
+    table.add_row(
+        {title(result), fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6),
+         fmt::format("{:.3f}", result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3),
+         with_spread(timing.own.tpot_ms(), 3), fmt::format("{:.1f}", timing.own.ttft_ms().median),
+         fmt::format("{:.0f}", timing.own.decode_tokens_per_second().median),
+         factor(timing.speedup_over_baseline()),
+         result.rung.k > 0 ? factor(timing.speedup_over_control()) : "-"});
+  }
+  return table.to_string();
+}
+
+const evaluate::GateLine* recovery_line(const RungResult& result) {
+  for (const evaluate::GateLine& line : result.gate.lines) {
+    if (line.key == "median_recovery_min") return &line;
+  }
+  return nullptr;
+}
+
+std::string recovery_cell(const RungResult& result, const RungResult& baseline) {
+  if (result.evaluation.items.empty()) return "-";
+  const double value = median_recovery(result, baseline) * 100;
+  const evaluate::GateLine* line = recovery_line(result);
+  if (line == nullptr) return fmt::format("{:.1f} %", value);
+  return fmt::format("{:.1f} [{:.1f}-{:.1f}] %", value, line->estimate.low * 100,
+                     line->estimate.high * 100);
+}
+
+std::string quality_table(const LadderReport& report) {
+  std::vector<std::string> header = {"rung", "size MB"};
+  const std::vector<evaluate::TextScore>& texts = report.baseline().evaluation.texts;
+  for (const evaluate::TextScore& text : texts) header.push_back("ppl " + text.kind);
+  header.insert(header.end(), {"median recovery", "accept", "per position", "gate"});
+  evaluate::Table table(header);
+  for (const RungResult& result : report.rungs) {
+    std::vector<std::string> row = {title(result)};
+    if (result.climbed()) {
+      row.push_back(fmt::format("{:.1f}", static_cast<double>(result.checkpoint_bytes) / 1e6));
+      for (const evaluate::TextScore& text : result.evaluation.texts) {
+        row.push_back(fmt::format("{:.3f}", text.perplexity()));
+      }
+      const engine::SpeculationStats& stats = result.timing.own.speculation;
+      const bool speculates = result.rung.k > 0;
+      row.push_back(recovery_cell(result, report.baseline()));
+      row.push_back(speculates ? fmt::format("{:.2f}", stats.mean_acceptance_length()) : "-");
+      row.push_back(speculates ? positions(accepted_per_position(stats)) : "-");
+      const bool is_baseline = &result == &report.baseline();
+      row.push_back(is_baseline ? "baseline" : std::string(name_of(result.gate.verdict)));
+    } else {
+      row.resize(header.size() - 1, "-");
+      row.push_back("not climbed");
+    }
+    table.add_row(std::move(row));
+  }
+  return table.to_string();
+}
+
+std::string notes(const LadderReport& report) {
+  std::string text;
+  if (noise(report) > kTolerableNoise) {
+    text += fmt::format(
+        "THE MACHINE WAS BUSY: the same work took up to {:.1f} times as long in another round.\n"
+        "Do not trust the speeds; delete {} and run again when it is quiet.\n\n",
+        noise(report), "results/timing-*.json");
+  }
+  for (const RungResult& result : report.rungs) {
+    if (!result.climbed()) {
+      text += fmt::format("{}: not climbed. {}\n", title(result), result.rung.skipped);
+    } else if (&result != &report.baseline()) {
+      text += fmt::format("{}: {}\n", title(result), explain(result.gate));
+    }
+    if (!result.timing.same_tokens_as_control) {
+      text += fmt::format("{}: SPECULATION CHANGED THE OUTPUT\n", title(result));
+    }
+  }
+  return text;
+}
+
+Json timing_json(const RungTiming& timing) {
+  return {{"tpot_ms", to_json(timing.own.tpot_ms())},
+          {"ttft_ms", to_json(timing.own.ttft_ms())},
+          {"tokens_per_second", to_json(timing.own.decode_tokens_per_second())},
+          {"prefill_tokens_per_second", to_json(timing.own.prefill_tokens_per_second())},
+          {"control_tpot_ms", to_json(timing.control.tpot_ms())},
+          {"baseline_tpot_ms", to_json(timing.baseline.tpot_ms())},
+          {"speedup_over_rung_0", to_json(timing.speedup_over_baseline())},
+          {"speedup_over_control", to_json(timing.speedup_over_control())}};
+}
+
+Json rung_json(const RungResult& result, const LadderReport& report) {
+  Json json = {{"rung", result.rung.id},
+               {"title", result.rung.title},
+               {"recipe", result.rung.recipe},
+               {"num_speculative_tokens", result.rung.k},
+               {"climbed", result.climbed()}};
+  if (!result.climbed()) {
+    json["reason"] = result.rung.skipped;
+    return json;
+  }
+  json["checkpoint_bytes"] = result.checkpoint_bytes;
+  json["bytes_per_token"] = result.prediction.bytes_per_token;
+  json["predicted_tpot_ms"] = result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
+  json["timing"] = timing_json(result.timing);
+  if (result.rung.k > 0) {
+    const engine::SpeculationStats& stats = result.timing.own.speculation;
+    json["speculation"] = {{"acceptance_length", stats.mean_acceptance_length()},
+                           {"accepted_per_position", accepted_per_position(stats)},
+                           {"same_tokens_as_control", result.timing.same_tokens_as_control}};
+  }
+  Json texts = Json::array();
+  for (const evaluate::TextScore& text : result.evaluation.texts) {
+    texts.push_back(to_json(text, report.gate.confidence));
+  }
+  json["texts"] = std::move(texts);
+  if (!result.evaluation.items.empty()) {
+    json["tasks"] =
+        to_json(std::span(result.evaluation.items), std::span(report.baseline().evaluation.items));
+  }
+  if (&result != &report.baseline()) json["gate"] = to_json(result.gate);
+  return json;
+}
+
+}  // namespace
+
+double noise(const LadderReport& report) {
+  double largest = 1;
+  for (const RungResult& result : report.rungs) {
+    for (const ContenderTiming* timing :
+         {&result.timing.own, &result.timing.control, &result.timing.baseline}) {
+      const Spread tpot = timing->tpot_ms();
+      if (tpot.min > 0) largest = std::max(largest, tpot.max / tpot.min);
+    }
+  }
+  return largest;
+}
+
+double median_recovery(const RungResult& rung, const RungResult& baseline) {
+  std::vector<double> values;
+  for (const auto& task : evaluate::compare(baseline.evaluation, rung.evaluation).tasks) {
+    values.push_back(evaluate::recovery(task.correct));
+  }
+  return evaluate::median(std::move(values));
+}
+
+std::string to_text(const LadderReport& report) {
+  return fmt::format(
+      "model    {}\nruntime  {}\nmemory   {}\n\n"
+      "Speed, one sequence at a time: median [min-max] of {} interleaved rounds\n{}\n"
+      "Quality beside rung 0\n{}\n{}",
+      report.model, report.runtime, to_text(report.memory), report.timing.rounds,
+      speed_table(report), quality_table(report), notes(report));
+}
+
+Json to_json(const LadderReport& report) {
+  Json rungs = Json::array();
+  for (const RungResult& result : report.rungs) rungs.push_back(rung_json(result, report));
+  Json device = to_json(report.memory);
+  device["runtime"] = report.runtime;
+  return {{"model", report.model},
+          {"device", std::move(device)},
+          {"workload_hash", report.workload_hash},
+          {"rounds", report.timing.rounds},
+          {"output_tokens", report.timing.output_tokens},
+          {"noise", noise(report)},
+          {"rungs", std::move(rungs)}};
+}
+
+}  // namespace levin::bench

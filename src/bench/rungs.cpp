@@ -1,0 +1,100 @@
+#include "bench/rungs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/error.h"
+
+namespace levin::bench {
+namespace {
+
+constexpr int kDrafts = 3;
+
+const Rung* find(const std::vector<Rung>& rungs, const std::string& id) {
+  const auto found =
+      std::find_if(rungs.begin(), rungs.end(), [&](const Rung& rung) { return rung.id == id; });
+  return found == rungs.end() ? nullptr : &*found;
+}
+
+[[noreturn]] void fail(const std::string& what, const std::string& found,
+                       const std::string& expected) {
+  throw Error({.what = what, .where = "--rungs", .expected = expected, .found = found, .hint = {}});
+}
+
+Rung rung_of(const std::vector<Rung>& all, const std::string& word) {
+  if (const Rung* rung = find(all, word)) return *rung;
+  if (std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+    fail("no such rung", word, fmt::format("0 to {}", all.size() - 1));
+  }
+  const std::string title = std::filesystem::path(word).stem().string();
+  return {.id = title,
+          .title = title,
+          .recipe = word,
+          .k = 0,
+          .what = "A recipe put beside the ladder.",
+          .skipped = {}};
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> words;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    words.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<Rung> all_rungs(bool has_mtp) {
+  const std::string no_mtp = has_mtp ? "" : "The checkpoint has no MTP head to draft with.";
+  const auto rung = [](std::string id, std::string title, std::string recipe, int k,
+                       std::string what, std::string skipped) {
+    return Rung{std::move(id),   std::move(title),  std::move(recipe), k,
+                std::move(what), std::move(skipped)};
+  };
+  return {
+      rung("0", "bf16", "", 0, "The baseline: the checkpoint as it is.", ""),
+      rung("1", "w4a16", "w4a16", 0, "Every linear but lm_head in NVFP4, weights only.", ""),
+      rung("2", "w4a4-naive", "w4a4-naive", 0,
+           "Every linear in NVFP4, weights and activations: what not to do.", ""),
+      rung("3", "w4a4", "w4a4", 0,
+           "Routed experts in NVFP4 W4A4, Mamba and shared experts in FP8, the rest in BF16.", ""),
+      rung("4", "w4a4-lmhead", "w4a4-lmhead", 0, "Rung 3 with lm_head in NVFP4, weights only.", ""),
+      rung("5", fmt::format("+ MTP k={}", kDrafts), "w4a4-lmhead", kDrafts,
+           "Rung 4 with speculation: the MTP head drafts in BF16.", no_mtp),
+      rung("6", "+ NVFP4 drafter", "w4a4-full", kDrafts,
+           "Rung 5 with the experts of the MTP head in NVFP4.", no_mtp),
+      rung("7", "+ fused drafts", "w4a4-full", kDrafts,
+           "Rung 6 with all draft passes in one launch.",
+           "Nothing to gain on a CPU: the draft passes of rung 6 already run inside one call, with "
+           "no host or kernel launch between them. This rung is for GPUs."),
+      rung("int4-g64", "int4-g64", "int4-g64", 0,
+           "Beside the ladder: INT4 with groups of 64, made without data.", ""),
+      rung("nvfp4-aggressive-mse", "nvfp4-aggressive-mse", "nvfp4-aggressive-mse", 0,
+           "Beside the ladder: NVFP4 as widely as the scales' mean squared error allows.", ""),
+  };
+}
+
+std::vector<Rung> choose_rungs(const std::vector<Rung>& all, const std::string& list) {
+  if (list.empty()) return all;
+  std::vector<Rung> chosen = {all.front()};
+  bool named_first = false;
+  for (const std::string& word : split(list)) {
+    if (word.empty()) fail("empty name in the list of rungs", list, "names between commas");
+    Rung rung = rung_of(all, word);
+    if (rung.id == all.front().id && !named_first) {
+      named_first = true;
+      continue;
+    }
+    if (find(chosen, rung.id) != nullptr) fail("rung is named twice", word, {});
+    chosen.push_back(std::move(rung));
+  }
+  return chosen;
+}
+
+}  // namespace levin::bench

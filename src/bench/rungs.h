@@ -1,0 +1,28 @@
+// The ladder: what is tried, in which order, and why a rung may not be climbable here.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace levin::bench {
+
+struct Rung {
+  std::string id;       // what --rungs takes: "0" .. "7", or the name of a rung beside the ladder
+  std::string title;    // "w4a4 + MTP k=3"
+  std::string recipe;   // shipped name or path of a recipe; empty: the model as it is
+  int k = 0;            // draft tokens per round
+  std::string what;     // one sentence for the report
+  std::string skipped;  // why it is not climbed here; empty when it is
+};
+
+// All rungs in order, the ones beside the ladder last. `has_mtp`: the model can draft; without it
+// the rungs that speculate say so.
+std::vector<Rung> all_rungs(bool has_mtp);
+
+// The rungs that a list like "0,2,fp8,my/recipe.yaml" names, in its order; empty: all. A word that
+// is no rung is a recipe to put beside the ladder. Rung 0 is always there and first, because every
+// other is compared with it. Throws Error for a number that is no rung and for repetitions.
+std::vector<Rung> choose_rungs(const std::vector<Rung>& all, const std::string& list);
+
+}  // namespace levin::bench

@@ -1,0 +1,161 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bench/ladder.h"
+
+namespace levin::bench {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+ContenderTiming timing(double tpot, double ttft) {
+  ContenderTiming result;
+  result.name = "x";
+  result.prompt_tokens = 200;
+  for (double noise : {1.0, 1.04, 0.97, 1.01, 1.1}) {
+    result.tpot.push_back(tpot * noise);
+    result.ttft.push_back(ttft * noise);
+  }
+  return result;
+}
+
+// Three tasks of 100 items, `lost` of each lost.
+evaluate::Evaluation evaluation(int lost, double perplexity_factor) {
+  evaluate::Evaluation result;
+  for (const char* task : {"add", "sort", "<recall>"}) {
+    for (int i = 0; i < 100; ++i) {
+      result.items.push_back({.id = std::string(task) + std::to_string(i),
+                              .task = task,
+                              .thinking = i % 2 == 0,
+                              .correct = i >= lost,
+                              .same_tokens = true,
+                              .hit_limit = false,
+                              .loops = false,
+                              .output_tokens = 20,
+                              .output = {}});
+    }
+  }
+  for (const char* kind : {"prose", "code"}) {
+    evaluate::TextScore text{.kind = kind,
+                             .documents = 1,
+                             .tokens = 401,
+                             .leftover = 0,
+                             .unscored = 0,
+                             .window = 100,
+                             .compared = true,
+                             .windows = {}};
+    for (int i = 0; i < 4; ++i) {
+      text.windows.push_back({100, 300 + 100 * std::log(perplexity_factor), 300, 1, 95});
+    }
+    result.texts.push_back(std::move(text));
+  }
+  return result;
+}
+
+LadderReport report() {
+  LadderReport report;
+  report.model = "models/<tiny> & co";
+  report.runtime = "cpu, AVX-512, 2 threads";
+  report.memory = {
+      .gb_per_s = {20, 19, 21}, .threads = 2, .streams = 4, .bytes = 1 << 29, .huge_pages = true};
+  report.workload_hash = "0123456789abcdef";
+  report.gate = {.median_recovery_min = 0.99,
+                 .verbosity_increase_max = 0.05,
+                 .repetition_increase_max = 0.005,
+                 .perplexity_ratio_max = 1.03,
+                 .confidence = 0.95};
+  const double speeds[] = {2e-3,   1.1e-3,  0.9e-3, 1.0e-3,  0.95e-3,
+                           0.5e-3, 0.45e-3, 0,      1.05e-3, 0.92e-3};
+  const int losses[] = {0, 6, 40, 1, 2, 2, 2, 0, 0, 15};
+  std::size_t i = 0;
+  for (const Rung& rung : all_rungs(true)) {
+    RungResult result;
+    result.rung = rung;
+    if (result.climbed()) {
+      result.checkpoint_bytes = 37'000'000 / (i == 0 ? 1 : 3);
+      result.prediction = {i == 0 ? 21e6 : 8e6 + 1e5 * static_cast<double>(i)};
+      result.timing.baseline = timing(speeds[0], 0.05);
+      result.timing.own = timing(speeds[i], 0.03);
+      result.timing.control = timing(rung.k > 0 ? 0.95e-3 : speeds[i], 0.03);
+      if (rung.k > 0) {
+        result.timing.own.speculation = {.num_drafts = 100,
+                                         .num_draft_tokens = 300,
+                                         .num_accepted_tokens = 220,
+                                         .num_accepted_tokens_per_pos = {90, 75, 55}};
+      }
+      result.evaluation = evaluation(losses[i], i == 0 ? 1.0 : 1.0 + losses[i] / 400.0);
+      const auto comparison = evaluate::compare(
+          i == 0 ? result.evaluation : report.rungs[0].evaluation, result.evaluation);
+      result.gate = evaluate::judge(report.gate, comparison);
+    }
+    report.rungs.push_back(std::move(result));
+    ++i;
+  }
+  return report;
+}
+
+TEST(LadderReport, TextNamesEveryRungAndItsVerdict) {
+  const std::string text = to_text(report());
+  for (const Rung& rung : all_rungs(true)) EXPECT_THAT(text, HasSubstr(rung.title));
+  EXPECT_THAT(text, HasSubstr("2 w4a4-naive: FAIL: median_recovery_min"));
+  EXPECT_THAT(text, HasSubstr("not climbed"));
+  EXPECT_THAT(text, HasSubstr("0.90/0.75/0.55"));
+  EXPECT_THAT(text, HasSubstr("over control"));
+}
+
+TEST(LadderReport, JsonHoldsTheFigures) {
+  const auto json = nlohmann::json::parse(to_json(report()).dump());
+  ASSERT_EQ(json.at("rungs").size(), 10u);
+  const auto& naive = json.at("rungs").at(2);
+  EXPECT_EQ(naive.at("gate").at("verdict"), "FAIL");
+  EXPECT_NEAR(naive.at("tasks").at("median_recovery").get<double>(), 0.6, 1e-9);
+  EXPECT_NEAR(naive.at("timing").at("speedup_over_rung_0").at("median").get<double>(), 2 / 0.9,
+              1e-6);
+  const auto& drafts = json.at("rungs").at(5);
+  EXPECT_NEAR(drafts.at("speculation").at("acceptance_length").get<double>(), 3.2, 1e-9);
+  EXPECT_EQ(drafts.at("speculation").at("accepted_per_position").size(), 3u);
+  EXPECT_NEAR(drafts.at("timing").at("speedup_over_control").at("median").get<double>(), 0.95 / 0.5,
+              1e-6);
+  EXPECT_FALSE(json.at("rungs").at(7).at("climbed").get<bool>());
+  EXPECT_TRUE(json.at("rungs").at(7).contains("reason"));
+  EXPECT_FALSE(json.at("rungs").at(0).contains("gate"));
+}
+
+TEST(LadderReport, HtmlIsSelfContainedAndEscaped) {
+  const std::string html = to_html(report());
+  EXPECT_THAT(html, HasSubstr("<!doctype html>"));
+  EXPECT_THAT(html, HasSubstr("&lt;recall&gt;"));
+  EXPECT_THAT(html, HasSubstr("models/&lt;tiny&gt; &amp; co"));
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(html, HasSubstr("bar failed"));
+  EXPECT_THAT(html, HasSubstr("bar baseline"));
+  for (const char* forbidden : {"http:", "https:", "<script", "src=", "<link", "@import", "url("}) {
+    EXPECT_THAT(html, Not(HasSubstr(forbidden)));
+  }
+  std::ofstream(testing::TempDir() + "/levin_ladder_report_test.html") << html;
+}
+
+TEST(LadderReport, TellsWhenTheMachineWasBusy) {
+  LadderReport busy = report();
+  EXPECT_LT(noise(busy), kTolerableNoise);
+  EXPECT_THAT(to_text(busy), Not(HasSubstr("BUSY")));
+  busy.rungs[3].timing.control.tpot[1] *= 3;
+  EXPECT_GT(noise(busy), 2.5);
+  EXPECT_THAT(to_text(busy), HasSubstr("THE MACHINE WAS BUSY"));
+  EXPECT_THAT(to_html(busy), HasSubstr("The machine was busy"));
+}
+
+TEST(LadderReport, TellsWhenSpeculationChangedTheOutput) {
+  LadderReport broken = report();
+  broken.rungs[5].timing.same_tokens_as_control = false;
+  EXPECT_THAT(to_text(broken), HasSubstr("SPECULATION CHANGED THE OUTPUT"));
+  EXPECT_THAT(to_html(broken), HasSubstr("other tokens"));
+}
+
+}  // namespace
+}  // namespace levin::bench

@@ -1,0 +1,57 @@
+#include "bench/rungs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace levin::bench {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<std::string> ids(const std::vector<Rung>& rungs) {
+  std::vector<std::string> result;
+  for (const Rung& rung : rungs) result.push_back(rung.id);
+  return result;
+}
+
+TEST(Rungs, AllInOrder) {
+  EXPECT_THAT(ids(all_rungs(true)), ElementsAre("0", "1", "2", "3", "4", "5", "6", "7", "int4-g64",
+                                                "nvfp4-aggressive-mse"));
+  EXPECT_THAT(choose_rungs(all_rungs(true), ""), testing::SizeIs(10));
+}
+
+TEST(Rungs, OnlyTheFusedRungIsOutOfReachWithAHead) {
+  for (const Rung& rung : all_rungs(true)) EXPECT_EQ(rung.skipped.empty(), rung.id != "7");
+}
+
+TEST(Rungs, WithoutAHeadNothingSpeculates) {
+  for (const Rung& rung : all_rungs(false)) EXPECT_EQ(rung.skipped.empty(), rung.k == 0);
+}
+
+TEST(Rungs, BaselineIsAlwaysFirst) {
+  const auto all = all_rungs(true);
+  EXPECT_THAT(ids(choose_rungs(all, "3,1")), ElementsAre("0", "3", "1"));
+  EXPECT_THAT(ids(choose_rungs(all, "3,0")), ElementsAre("0", "3"));
+  EXPECT_THAT(ids(choose_rungs(all, "0")), ElementsAre("0"));
+  EXPECT_THAT(ids(choose_rungs(all, "int4-g64")), ElementsAre("0", "int4-g64"));
+}
+
+TEST(Rungs, OtherWordsAreRecipes) {
+  const auto chosen = choose_rungs(all_rungs(true), "fp8,mine/best.yaml");
+  ASSERT_EQ(chosen.size(), 3u);
+  EXPECT_EQ(chosen[1].recipe, "fp8");
+  EXPECT_EQ(chosen[2].recipe, "mine/best.yaml");
+  EXPECT_EQ(chosen[2].title, "best");
+}
+
+TEST(Rungs, RefusesNonsense) {
+  const auto all = all_rungs(true);
+  for (const char* list : {"12", "1,,2", ",", "1,1", "0,0", "1,"}) {
+    EXPECT_THROW(choose_rungs(all, list), Error) << list;
+  }
+}
+
+}  // namespace
+}  // namespace levin::bench
