@@ -1,0 +1,56 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up by themselves.
+SHELL := /bin/bash
+JOBS  ?= $(shell nproc)
+BUILD := build/release
+LEVIN := $(BUILD)/levin
+
+.PHONY: all setup build demo test test-asan test-tsan fuzz bench format lint clean help
+
+all: build
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make setup      install the Debian packages that are missing (says which; nothing when complete)
+setup:
+	@tools/setup.sh
+
+$(BUILD)/build.ninja: CMakeLists.txt | setup
+	@cmake --preset release
+
+## make build      build the levin program in build/release
+build: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j$(JOBS)
+
+## make demo       climb the ladder on the bundled model; the report lands in out/demo
+demo: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j$(JOBS) --target levin
+	@tools/demo.sh $(LEVIN) out/demo
+
+## make test       build and run every test
+test: build
+	@tools/run_tests.sh $(BUILD)
+
+## make test-asan  every test under AddressSanitizer and UndefinedBehaviorSanitizer
+test-asan: setup
+	@cmake --preset asan && cmake --build build/asan -j$(JOBS) && tools/run_tests.sh build/asan
+
+## make test-tsan  the multi-threaded tests under ThreadSanitizer
+test-tsan: setup
+	@cmake --preset tsan && cmake --build build/tsan -j$(JOBS) && tools/run_tests.sh build/tsan
+
+## make fuzz       coverage-guided fuzzing of every parser (FUZZ_SECONDS each, default 60)
+fuzz: setup
+	@tools/fuzz.sh $${FUZZ_SECONDS:-60}
+
+## make format     clang-format every source file
+format:
+	@git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format -i
+
+## make lint       clang-format and clang-tidy, errors only
+lint: setup $(BUILD)/build.ninja
+	@tools/lint.sh $(BUILD)
+
+## make clean      remove everything that was built
+clean:
+	@rm -rf build out

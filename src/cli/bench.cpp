@@ -1,0 +1,96 @@
+// levin bench: honest timing on this machine.
+#include "bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+
+namespace levin::cli {
+namespace {
+
+struct BenchFlags {
+  EngineFlags engine;
+  bench::BenchOptions options;
+  std::string prompt_file;
+  bool bandwidth = false;
+  bool json = false;
+};
+
+constexpr const char* kDescription =
+    "Times decode and prefill of a model, one sequence at a time, beside the memory bandwidth of\n"
+    "this machine. The run without speculation is always there as the control; with\n"
+    "--speculative-config both run in turn, round by round. Figures are medians with their "
+    "spread.\n\n"
+    "Examples:\n"
+    "  levin bench models/tiny\n"
+    "  levin bench models/tiny --speculative-config "
+    "'{\"method\": \"mtp\", \"num_speculative_tokens\": 3}'\n"
+    "  levin bench --bandwidth";
+
+ExitCode run_bandwidth(const BenchFlags& flags) {
+  const int threads = flags.engine.threads;
+  const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
+  if (flags.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"device", to_json(memory)}}.dump(2));
+  } else {
+    fmt::print("memory read  {}\n", to_text(memory));
+  }
+  return ExitCode::kDone;
+}
+
+ExitCode run_bench(const BenchFlags& flags) {
+  if (flags.bandwidth && flags.engine.model.empty()) return run_bandwidth(flags);
+  if (flags.engine.model.empty()) {
+    throw Error({.what = "no model to time",
+                 .where = "MODEL",
+                 .expected = "a checkpoint folder, or --bandwidth",
+                 .found = {},
+                 .hint = {}});
+  }
+  bench::BenchOptions options = flags.options;
+  options.speculation = speculative_config(flags.engine);
+  options.prompt_file = flags.prompt_file;
+  const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
+  const bench::BenchReport report = bench::run_bench(*engine, options);
+  if (flags.json) {
+    fmt::print("{}\n", to_json(report).dump(2));
+  } else {
+    fmt::print("{}", to_text(report));
+  }
+  return report.lossless() ? ExitCode::kDone : ExitCode::kNo;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = app.add_subcommand("bench", kDescription);
+  add_engine_flags(*command, flags->engine);
+  command->get_option("MODEL")->required(false);
+  command
+      ->add_option("--prompt-tokens", flags->options.prompt_tokens,
+                   "Length of the fixed prose and code prompts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--prompt-file", flags->prompt_file, "Time this prompt instead");
+  command
+      ->add_option("--output-tokens", flags->options.timing.output_tokens,
+                   "Tokens generated after each prompt")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--rounds", flags->options.timing.rounds, "Rounds that count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--warm-up", flags->options.timing.warm_up, "Rounds before that do not count")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  command->add_flag("--bandwidth", flags->bandwidth,
+                    "Without MODEL: measure only how fast this machine reads memory");
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &action] { action = [flags] { return run_bench(*flags); }; });
+}
+
+}  // namespace levin::cli

@@ -1,0 +1,110 @@
+#include "cli/engine_flags.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace levin::cli {
+namespace {
+
+constexpr int kMaxSpeculativeTokens = 7;
+
+}  // namespace
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  command.add_option("MODEL", flags.model, "Hugging Face folder of the checkpoint")->required();
+  auto* device = command.add_option("--device", flags.device, "Where to run: auto, cpu, cuda[:N]");
+  auto* runtime = command.add_option("--runtime", flags.runtime,
+                                     "fast, or reference: slow float32, for checking");
+  auto* format =
+      command.add_option("--load-format", flags.load_format,
+                         "auto reads the weights; dummy makes random ones from config.json alone");
+  auto* kv = command.add_option("--kv-cache-dtype", flags.kv_cache_dtype,
+                                "KV cache: auto (as the checkpoint says), bfloat16, fp8");
+  auto* ssm = command.add_option("--mamba-ssm-cache-dtype", flags.ssm_cache_dtype,
+                                 "SSM state: auto (as the checkpoint says), float32, float16");
+  command.add_flag("--enable-mamba-cache-stochastic-rounding", flags.stochastic_rounding,
+                   "Round a float16 SSM state stochastically");
+  auto* philox = command.add_option("--mamba-cache-philox-rounds", flags.philox_rounds,
+                                    "Philox rounds of stochastic rounding: 5 or 10");
+  auto* length = command.add_option("--max-model-len", flags.max_model_len,
+                                    "Longest sequence in tokens (default: the model's)");
+  auto* seqs = command.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences run at once");
+  auto* threads =
+      command.add_option("--threads", flags.threads, "CPU threads (default: all usable cores)");
+  command.add_option("--seed", flags.seed, "Seed of sampling and stochastic rounding");
+  command.add_option("--speculative-config", flags.speculative_config,
+                     R"(JSON, e.g. '{"method": "mtp", "num_speculative_tokens": 3}')");
+
+  runtime->check(CLI::IsMember({"fast", "reference"}))->capture_default_str();
+  format->check(CLI::IsMember({"auto", "dummy"}))->capture_default_str();
+  kv->check(CLI::IsMember({"auto", "bfloat16", "fp8"}))->capture_default_str();
+  ssm->check(CLI::IsMember({"auto", "float32", "float16"}))->capture_default_str();
+  philox->check(CLI::IsMember({"5", "10"}))->capture_default_str();
+  length->check(CLI::PositiveNumber);
+  seqs->check(CLI::Range(1, 1024))->capture_default_str();
+  threads->check(CLI::Range(1, 1024));
+  device->capture_default_str();
+}
+
+engine::LoadOptions load_options(const EngineFlags& flags) {
+  if (flags.device != "auto" && flags.device != "cpu") {
+    const bool cuda = flags.device == "cuda" || flags.device.starts_with("cuda:");
+    throw Error({.what = cuda ? "this build has no CUDA runtime" : "unknown device",
+                 .where = "--device",
+                 .expected = "auto or cpu",
+                 .found = flags.device,
+                 .hint = {},
+                 .exit_code = cuda ? ExitCode::kMachine : ExitCode::kBadInput});
+  }
+  engine::LoadOptions options;
+  options.runtime_kind =
+      flags.runtime == "reference" ? engine::RuntimeKind::kReference : engine::RuntimeKind::kFast;
+  options.load_format =
+      flags.load_format == "dummy" ? model::LoadFormat::kDummy : model::LoadFormat::kAuto;
+  if (flags.kv_cache_dtype == "bfloat16") options.kv_cache_dtype = runtime::KvCacheDType::kBf16;
+  if (flags.kv_cache_dtype == "fp8") options.kv_cache_dtype = runtime::KvCacheDType::kFp8;
+  if (flags.ssm_cache_dtype == "float32") options.ssm_cache_dtype = runtime::SsmCacheDType::kF32;
+  if (flags.ssm_cache_dtype == "float16") options.ssm_cache_dtype = runtime::SsmCacheDType::kF16;
+  options.runtime.stochastic_rounding = flags.stochastic_rounding;
+  options.runtime.philox_rounds = flags.philox_rounds;
+  options.runtime.max_model_len = flags.max_model_len;
+  options.runtime.max_num_seqs = flags.max_num_seqs;
+  options.runtime.threads = flags.threads;
+  options.runtime.seed = flags.seed;
+  return options;
+}
+
+engine::SpeculativeConfig speculative_config(const EngineFlags& flags) {
+  engine::SpeculativeConfig config;
+  if (flags.speculative_config.empty()) return config;
+  const std::string where = "--speculative-config";
+  const nlohmann::json json = parse_json(flags.speculative_config, where);
+  auto fail = [&](std::string what, std::string expected, std::string found) {
+    throw Error({.what = std::move(what),
+                 .where = where,
+                 .expected = std::move(expected),
+                 .found = std::move(found),
+                 .hint = R"(for example {"method": "mtp", "num_speculative_tokens": 3})"});
+  };
+  if (!json.is_object()) fail("not a JSON object", "an object", json.dump());
+  for (const auto& [key, value] : json.items()) {
+    if (key == "method") {
+      if (value != "mtp") fail("unknown speculative method", "\"mtp\"", value.dump());
+    } else if (key == "num_speculative_tokens") {
+      if (!value.is_number_integer() || value < 0 || value > kMaxSpeculativeTokens) {
+        fail("num_speculative_tokens is out of range",
+             fmt::format("an integer from 0 to {}", kMaxSpeculativeTokens), value.dump());
+      }
+      config.num_speculative_tokens = value.get<int>();
+    } else {
+      fail("unknown key", "method, num_speculative_tokens", key);
+    }
+  }
+  return config;
+}
+
+}  // namespace levin::cli

@@ -1,0 +1,40 @@
+// Flags shared by every subcommand that loads a model to run it. Names are vLLM's where vLLM has
+// the same thing.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+
+namespace levin::cli {
+
+struct EngineFlags {
+  std::string model;
+  std::string device = "auto";
+  std::string runtime = "fast";
+  std::string load_format = "auto";
+  std::string kv_cache_dtype = "auto";
+  std::string ssm_cache_dtype = "auto";
+  bool stochastic_rounding = false;
+  int philox_rounds = 10;
+  int64_t max_model_len = 0;
+  int max_num_seqs = 1;
+  int threads = 0;
+  uint64_t seed = 0;
+  std::string speculative_config;
+};
+
+// Declares MODEL and the flags on `command`; `flags` must outlive the parse.
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// What the flags ask for. Throws Error for a device this build cannot run on.
+engine::LoadOptions load_options(const EngineFlags& flags);
+
+// Parses --speculative-config JSON ({"method": "mtp", "num_speculative_tokens": 3}); k = 0 when
+// empty. Unknown keys and methods are Errors.
+engine::SpeculativeConfig speculative_config(const EngineFlags& flags);
+
+}  // namespace levin::cli

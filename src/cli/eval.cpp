@@ -1,0 +1,209 @@
+// levin eval: what a model knows, and what a candidate has lost of its baseline.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "core/files.h"
+#include "evaluate/evaluation.h"
+
+namespace levin::cli {
+namespace {
+
+struct EvalFlags {
+  EngineFlags engine;
+  std::string baseline;
+  std::vector<std::string> text;
+  std::vector<std::string> tasks;
+  std::string gate;
+  std::string undecided = "fail";
+  std::string outputs;
+  int64_t limit = 0;
+  int64_t windows = 0;
+  int64_t window = 2048;
+  int64_t max_tokens = 512;
+  bool json = false;
+};
+
+constexpr const char* kDescription =
+    "Measures a model on text (perplexity) and on tasks with one right answer (exact match).\n"
+    "With a baseline: divergence of the predictions, recovery of the accuracy per task, change of\n"
+    "the answers' length, and with a gate the verdict. Exit code 1 when the gate is not passed.\n\n"
+    "Example:\n"
+    "  levin eval out/checkpoints/w4a4 --baseline models/tiny --text evals/tiny/text/prose.jsonl "
+    "\\\n"
+    "      --tasks evals/tiny/tasks --gate recipes/gate.yaml";
+
+evaluate::Settings settings_of(const EvalFlags& flags) {
+  evaluate::Settings settings;
+  settings.texts.assign(flags.text.begin(), flags.text.end());
+  settings.tasks.assign(flags.tasks.begin(), flags.tasks.end());
+  settings.task_limit = flags.limit;
+  settings.text = {.window = flags.window, .max_windows = flags.windows};
+  settings.task = {.max_tokens = flags.max_tokens};
+  return settings;
+}
+
+void check(const EvalFlags& flags) {
+  if (flags.text.empty() && flags.tasks.empty()) {
+    throw Error({.what = "nothing to evaluate on",
+                 .where = {},
+                 .expected = "--text, --tasks or both",
+                 .found = {},
+                 .hint = {}});
+  }
+  if (!flags.gate.empty() && flags.baseline.empty()) {
+    throw Error({.what = "a gate compares with a baseline",
+                 .where = "--gate",
+                 .expected = "--baseline",
+                 .found = {},
+                 .hint = {}});
+  }
+}
+
+std::unique_ptr<engine::Engine> load(const std::string& folder, const EvalFlags& flags,
+                                     const evaluate::Material& material) {
+  engine::LoadOptions options = load_options(flags.engine);
+  if (options.runtime.max_model_len == 0) {
+    options.runtime.max_model_len = evaluate::sequence_length(folder, material);
+  }
+  options.runtime.mtp = false;
+  return engine::load_engine(folder, options);
+}
+
+// One line per item: what the model said beside what was expected.
+void write_outputs(const std::string& file, std::span<const evaluate::ItemResult> results,
+                   std::span<const evaluate::TaskItem> items) {
+  std::string lines;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const nlohmann::ordered_json line = {
+        {"id", results[i].id},         {"correct", results[i].correct},
+        {"loops", results[i].loops},   {"output_tokens", results[i].output_tokens},
+        {"output", results[i].output}, {"expected", items[i].expected}};
+    // Outputs cut inside a character are not UTF-8.
+    lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  }
+  write_text(file, lines);
+}
+
+struct Outcome {
+  std::string candidate, baseline;  // folders
+  std::string runtime;
+  double confidence = 0.95;
+  evaluate::Evaluation evaluation;
+  std::vector<evaluate::ItemResult> baseline_items;
+  std::optional<evaluate::GateResult> gate;
+};
+
+void print_json(const Outcome& outcome) {
+  nlohmann::ordered_json texts = nlohmann::ordered_json::array();
+  for (const evaluate::TextScore& text : outcome.evaluation.texts) {
+    texts.push_back(to_json(text, outcome.confidence));
+  }
+  nlohmann::ordered_json json = {{"model", outcome.candidate}, {"runtime", outcome.runtime}};
+  if (!outcome.baseline.empty()) json["baseline"] = outcome.baseline;
+  json["texts"] = std::move(texts);
+  if (!outcome.evaluation.items.empty()) {
+    json["tasks"] = evaluate::to_json(
+        std::span<const evaluate::ItemResult>(outcome.evaluation.items), outcome.baseline_items);
+  }
+  if (outcome.gate) json["gate"] = to_json(*outcome.gate);
+  fmt::print("{}\n", json.dump(2));
+}
+
+void print_tables(const Outcome& outcome) {
+  fmt::print("model     {}\n", outcome.candidate);
+  if (!outcome.baseline.empty()) fmt::print("baseline  {}\n", outcome.baseline);
+  fmt::print("runtime   {}\n", outcome.runtime);
+  const std::string tables[] = {text_table(outcome.evaluation.texts, outcome.confidence),
+                                task_table(outcome.evaluation.items, outcome.baseline_items),
+                                outcome.gate ? gate_table(*outcome.gate) : ""};
+  for (const std::string& table : tables) {
+    if (!table.empty()) fmt::print("\n{}", table);
+  }
+  if (outcome.gate) fmt::print("\n{}\n", explain(*outcome.gate));
+}
+
+Outcome evaluate_all(const EvalFlags& flags) {
+  const evaluate::Settings settings = settings_of(flags);
+  const std::string& model = flags.engine.model;
+  std::optional<evaluate::Gate> gate;
+  if (!flags.gate.empty()) gate = evaluate::load_gate(flags.gate);
+  const evaluate::Material material = evaluate::prepare(model, settings);
+
+  Outcome outcome{.candidate = model,
+                  .baseline = flags.baseline,
+                  .runtime = {},
+                  .evaluation = {},
+                  .baseline_items = {},
+                  .gate = {}};
+  if (gate) outcome.confidence = gate->confidence;
+  std::unique_ptr<engine::Engine> baseline;
+  if (!flags.baseline.empty()) {
+    require_same(evaluate::prepare(flags.baseline, settings), material);
+    baseline = load(flags.baseline, flags, material);
+  }
+  const auto candidate = load(model, flags, material);
+  outcome.runtime = candidate->runtime->description();
+  outcome.evaluation = evaluate::evaluate(*candidate, baseline.get(), material, settings);
+  if (baseline && !material.items.empty()) {
+    outcome.baseline_items = evaluate::answer(*baseline, material, settings);
+  }
+  if (gate) {
+    evaluate::Evaluation base;
+    base.items = outcome.baseline_items;
+    outcome.gate = judge(*gate, compare(base, outcome.evaluation));
+  }
+  if (!flags.outputs.empty()) {
+    write_outputs(flags.outputs, outcome.evaluation.items, material.items);
+  }
+  return outcome;
+}
+
+ExitCode run_eval(const EvalFlags& flags) {
+  check(flags);
+  const Outcome outcome = evaluate_all(flags);
+  if (flags.json) {
+    print_json(outcome);
+  } else {
+    print_tables(outcome);
+  }
+  if (!outcome.gate || outcome.gate->verdict == evaluate::Verdict::kPass) return ExitCode::kDone;
+  const bool undecided = outcome.gate->verdict == evaluate::Verdict::kUndecided;
+  return undecided && flags.undecided == "pass" ? ExitCode::kDone : ExitCode::kNo;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Action& action) {
+  auto flags = std::make_shared<EvalFlags>();
+  flags->engine.max_num_seqs = 16;
+  CLI::App* command = app.add_subcommand("eval", kDescription);
+  add_engine_flags(*command, flags->engine);
+  command->add_option("--baseline", flags->baseline, "Folder of the model to compare with");
+  command->add_option("--text", flags->text,
+                      "Text files, plain or JSONL with \"text\"; a file is one kind of text");
+  command->add_option("--tasks", flags->tasks, "Task files (JSONL), or folders of them");
+  command->add_option("--gate", flags->gate, "Bounds to keep to, see recipes/gate.yaml");
+  command
+      ->add_option("--undecided", flags->undecided,
+                   "What a gate that too few items cannot decide counts as")
+      ->check(CLI::IsMember({"fail", "pass"}))
+      ->capture_default_str();
+  command->add_option("--limit", flags->limit, "Items per task (default: all)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--windows", flags->windows, "Windows per text (default: all)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--window", flags->window, "Predictions per window")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--outputs", flags->outputs, "Write every answer to this JSONL file");
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &action] { action = [flags] { return run_eval(*flags); }; });
+}
+
+}  // namespace levin::cli

@@ -1,0 +1,119 @@
+// levin generate: one prompt, one answer.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/generation.h"
+#include "cli/sampling_flags.h"
+#include "core/files.h"
+
+namespace levin::cli {
+namespace {
+
+constexpr const char* kDescription =
+    "Generates text: the continuation of a prompt, or the answer to a conversation. Streams to\n"
+    "stdout; time to first token, time per token and draft acceptance go to stderr.\n\n"
+    "  levin generate models/tiny -p 'It was the best of times,'\n"
+    "  levin generate models/tiny --chat -p 'What is 384 + 257?' \\\n"
+    "    --speculative-config '{\"method\": \"mtp\", \"num_speculative_tokens\": 3}'\n"
+    "  levin generate models/tiny --messages messages.json --json\n";
+
+constexpr std::size_t kMaxPromptBytes = std::size_t{64} << 20;
+
+struct GenerateFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  std::string prompt;
+  std::string prompt_file;
+  std::string messages;
+  bool chat = false;
+  bool no_thinking = false;
+  bool show_special_tokens = false;
+  bool json = false;
+};
+
+// The chat template's variables: {"messages": [...], "tools": [...], ...}, or just the messages.
+nlohmann::ordered_json read_messages(const std::string& path) {
+  const std::string text = read_text(path, kMaxPromptBytes);
+  parse_json(text, path);  // refuses what is not strict JSON, naming the file
+  auto variables = nlohmann::ordered_json::parse(text);
+  if (variables.is_array()) variables = {{"messages", std::move(variables)}};
+  if (!variables.is_object() || !variables.contains("messages") ||
+      !variables["messages"].is_array()) {
+    throw Error(
+        {.what = "not a conversation",
+         .where = path,
+         .expected = R"([{"role": "user", "content": "..."}], or an object with "messages")",
+         .found = text.substr(0, 100),
+         .hint = {}});
+  }
+  return variables;
+}
+
+std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine& engine) {
+  nlohmann::ordered_json variables;
+  if (!flags.messages.empty()) {
+    variables = read_messages(flags.messages);
+  } else {
+    const std::string text =
+        flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file, kMaxPromptBytes);
+    if (!flags.chat) return engine.tokenizer->encode(text);
+    variables["messages"] = {{{"role", "user"}, {"content", text}}};
+  }
+  if (flags.no_thinking) variables["enable_thinking"] = false;
+  return render_prompt(engine, std::move(variables));
+}
+
+ExitCode run_generate(const GenerateFlags& flags) {
+  engine::LoadOptions options = load_options(flags.engine);
+  const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
+  options.runtime.mtp = speculation.num_speculative_tokens > 0;
+  const auto engine = load_generating_engine(flags.engine.model, options, speculation);
+
+  engine::Request request;
+  request.prompt = prompt_ids(flags, *engine);
+  request.sampling = sampling_params(flags.sampling, engine->default_sampling, flags.engine.seed);
+  request.sampling.skip_special_tokens = !flags.show_special_tokens;
+  request.speculation = speculation;
+  if (!flags.json) {
+    request.on_text = [](std::string_view text) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      return std::fflush(stdout) == 0;  // a closed pipe ends the generation
+    };
+  }
+  const engine::Result result = std::move(engine::generate(*engine, {&request, 1}).front());
+  if (flags.json) {
+    fmt::print("{}\n", result_json(result, request.prompt.size()).dump(2));
+  } else {
+    fmt::print("\n");
+    fmt::print(stderr, "\n{}\n", summary(result, request.prompt.size()));
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  auto* command = app.add_subcommand("generate", kDescription);
+  auto flags = std::make_shared<GenerateFlags>();
+  add_engine_flags(*command, flags->engine);
+  auto* source = command->add_option_group("prompt", "What to answer; exactly one of");
+  source->add_option("-p,--prompt", flags->prompt, "Text");
+  source->add_option("--prompt-file", flags->prompt_file, "File with the text");
+  source->add_option("--messages", flags->messages,
+                     "JSON: an array of turns, or an object with messages, tools, ...");
+  source->require_option(1);
+  command->add_flag("--chat", flags->chat, "The text is a user's turn, not text to continue");
+  command->add_flag("--no-thinking", flags->no_thinking, "Answer without reasoning first");
+  command->add_flag("--show-special-tokens", flags->show_special_tokens,
+                    "Print special tokens such as </think>");
+  add_sampling_flags(*command, flags->sampling);
+  command->add_flag("--json", flags->json, "Print one JSON object to stdout, when done");
+  command->callback([flags, &action] { action = [flags] { return run_generate(*flags); }; });
+}
+
+}  // namespace levin::cli

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/inspect_view.h"
+#include "core/error.h"
+#include "model/audit.h"
+#include "model/model.h"
+#include "model/summary.h"
+
+namespace levin::cli {
+namespace {
+
+// Reading more than this is worth a question: --check-values.
+constexpr uint64_t kAlwaysCheckedBytes = uint64_t{4} << 30;
+
+constexpr int64_t kDefaultContext = 4096;
+
+constexpr const char* kDescription =
+    "Shows what a checkpoint is: schedule, tensors by role and format, bytes of a decode step,\n"
+    "memory for contexts and concurrency, and whether tensors, configuration and quantization\n"
+    "metadata agree. Exit code 1 when they do not.\n\n"
+    "  levin inspect models/tiny\n"
+    "  levin inspect configs/nemotron-3.5-lightning-30b-a3b --load-format dummy\n";
+
+struct InspectFlags {
+  std::string model;
+  std::string load_format = "auto";
+  std::string kv_cache_dtype = "auto";
+  std::string ssm_cache_dtype = "auto";
+  int64_t context = -1;
+  int64_t sequences = 1;
+  bool check_values = false;
+  bool json = false;
+};
+
+model::SummaryOptions summary_options(const InspectFlags& flags, const model::Config& config,
+                                      const checkpoint::Checkpoint& checkpoint) {
+  model::SummaryOptions options;
+  options.context = flags.context >= 0 ? flags.context
+                                       : std::min(kDefaultContext, config.max_position_embeddings);
+  options.sequences = flags.sequences;
+  options.types = model::state_types(config, checkpoint.quantization());
+  if (flags.kv_cache_dtype != "auto") options.types.kv = flags.kv_cache_dtype == "fp8" ? 1 : 2;
+  if (flags.ssm_cache_dtype != "auto") {
+    options.types.ssm = flags.ssm_cache_dtype == "float32" ? 4 : 2;
+  }
+  return options;
+}
+
+void check_values(const InspectFlags& flags, Inspection& inspection) {
+  if (flags.load_format == "dummy") {
+    inspection.values = "none: random weights";
+  } else if (!inspection.good()) {
+    inspection.values = "not read before the problems above are solved";
+  } else if (!flags.check_values && inspection.checkpoint->total_bytes() > kAlwaysCheckedBytes) {
+    inspection.values = "not read; --check-values looks for NaN, infinity and impossible scales";
+  } else {
+    try {
+      model::bind_model(inspection.checkpoint, {.check = model::ValueCheck::kWeights});
+      inspection.values = "all finite, all scales in range";
+    } catch (const Error& error) {
+      inspection.problems.push_back(error.parts());
+      inspection.values = "out of range, see above";
+    }
+  }
+}
+
+Inspection inspect(const InspectFlags& flags) {
+  const bool dummy = flags.load_format == "dummy";
+  Inspection inspection;
+  inspection.folder = flags.model;
+  inspection.checkpoint = model::open_checkpoint(
+      flags.model, dummy ? model::LoadFormat::kDummy : model::LoadFormat::kAuto);
+  const checkpoint::Checkpoint& checkpoint = *inspection.checkpoint;
+  inspection.config =
+      model::parse_config(checkpoint.config(), (checkpoint.folder() / "config.json").string());
+  const model::Audit audit = model::audit(inspection.config, checkpoint);
+  inspection.problems = audit.problems;
+  inspection.notes = checkpoint.warnings();
+  for (const std::string& warning : checkpoint.quantization().warnings) {
+    inspection.notes.push_back(warning);
+  }
+  if (audit.mtp_absent) {
+    inspection.notes.emplace_back("config.json announces an MTP head, the checkpoint has none");
+    inspection.config.mtp_layers.clear();
+  }
+  if (audit.other_modality_tensors > 0) {
+    inspection.notes.push_back(fmt::format("{} tensors outside language_model.* are not used",
+                                           audit.other_modality_tensors));
+  }
+  inspection.summary = model::summarize(inspection.config, checkpoint,
+                                        summary_options(flags, inspection.config, checkpoint));
+  check_values(flags, inspection);
+  return inspection;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("inspect", kDescription);
+  auto flags = std::make_shared<InspectFlags>();
+  command->add_option("MODEL", flags->model, "Hugging Face folder of the checkpoint")->required();
+  command
+      ->add_option("--load-format", flags->load_format,
+                   "auto reads the tensors' headers; dummy needs config.json alone")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  command->add_option("--context", flags->context, "Tokens already in each sequence of the step")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--max-num-seqs", flags->sequences, "Sequences decoded together")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                   "KV cache: auto (as the checkpoint says), bfloat16, fp8")
+      ->check(CLI::IsMember({"auto", "bfloat16", "fp8"}))
+      ->capture_default_str();
+  command
+      ->add_option("--mamba-ssm-cache-dtype", flags->ssm_cache_dtype,
+                   "SSM state: auto (as the checkpoint says), float32, float16")
+      ->check(CLI::IsMember({"auto", "float32", "float16"}))
+      ->capture_default_str();
+  command->add_flag("--check-values", flags->check_values,
+                    "Read every weight, also of checkpoints larger than 4 GiB");
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->callback([flags, &action] {
+    action = [flags] {
+      const Inspection inspection = inspect(*flags);
+      if (flags->json) {
+        fmt::print("{}\n", to_json(inspection).dump(2));
+      } else {
+        fmt::print("{}", to_text(inspection));
+      }
+      return inspection.good() ? ExitCode::kDone : ExitCode::kNo;
+    };
+  });
+}
+
+}  // namespace levin::cli

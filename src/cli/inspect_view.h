@@ -1,0 +1,32 @@
+// How `levin inspect` shows what it found: text for people, JSON for programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "core/error.h"
+#include "model/config.h"
+#include "model/summary.h"
+
+namespace levin::cli {
+
+struct Inspection {
+  std::string folder;
+  model::Config config;
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  model::Summary summary;
+  std::string values;                // what was looked at: "all weights", "not read"
+  std::vector<ErrorParts> problems;  // tensors against configuration and metadata, and values
+  std::vector<std::string> notes;
+
+  bool good() const {
+    return problems.empty() && checkpoint->quantization().contradictions.empty();
+  }
+};
+
+std::string to_text(const Inspection& inspection);
+nlohmann::json to_json(const Inspection& inspection);
+
+}  // namespace levin::cli

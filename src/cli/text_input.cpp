@@ -1,0 +1,70 @@
+#include "cli/text_input.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace levin::cli {
+namespace {
+
+// As large as a text the tokenizer takes.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
+
+std::string read_standard_input() {
+  std::string text;
+  char buffer[1 << 16];
+  for (std::size_t count = 0; (count = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {
+    text.append(buffer, count);
+    if (text.size() > kMaxBytes) {
+      throw Error({.what = "text is too long",
+                   .where = "standard input",
+                   .expected = fmt::format("at most {} bytes", kMaxBytes),
+                   .found = {},
+                   .hint = {}});
+    }
+  }
+  if (std::ferror(stdin) != 0) {
+    throw Error({.what = fmt::format("cannot read: {}", std::strerror(errno)),
+                 .where = "standard input",
+                 .expected = {},
+                 .found = {},
+                 .hint = {}});
+  }
+  return text;
+}
+
+}  // namespace
+
+void add_text_input(CLI::App& command, TextInput& input) {
+  input.given = command.add_option("-p,--prompt", input.text, "The text itself");
+  command.add_option("--file", input.file, "File that holds the text")
+      ->check(CLI::ExistingFile)
+      ->excludes(input.given);
+}
+
+std::string read_input(const TextInput& input) {
+  if (input.given->count() > 0) return input.text;
+  return input.file.empty() ? read_standard_input() : read_text(input.file, kMaxBytes);
+}
+
+void print_text(std::string_view text) {
+  const bool ends_line = text.ends_with('\n');
+  bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!ends_line && ::isatty(STDOUT_FILENO) != 0) good = std::fputc('\n', stdout) != EOF && good;
+  if (std::fflush(stdout) != 0 || !good) {
+    throw Error({.what = fmt::format("cannot write: {}", std::strerror(errno)),
+                 .where = "standard output",
+                 .expected = {},
+                 .found = {},
+                 .hint = {},
+                 .exit_code = ExitCode::kMachine});
+  }
+}
+
+}  // namespace levin::cli
