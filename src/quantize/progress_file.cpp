@@ -51,6 +51,10 @@ bool ProgressFile::exists(const fs::path& output) {
   return fs::exists(output / kFolder / kRecord, ignored);
 }
 
+ProgressFile::Lock::~Lock() {
+  if (descriptor >= 0) ::close(descriptor);
+}
+
 ProgressFile::ProgressFile(const fs::path& output, nlohmann::json identity, bool discard)
     : folder_(output / kFolder), files_(folder_ / kFiles), identity_(std::move(identity)) {
   create_folder(folder_);
@@ -68,17 +72,12 @@ ProgressFile::ProgressFile(const fs::path& output, nlohmann::json identity, bool
   }
 }
 
-ProgressFile::~ProgressFile() {
-  if (lock_ >= 0) ::close(lock_);
-}
-
 // The lock goes with the process, however that ends.
 void ProgressFile::lock() {
   const fs::path path = folder_ / kLock;
-  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  lock_.descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock_.descriptor >= 0 && ::flock(lock_.descriptor, LOCK_EX | LOCK_NB) == 0) return;
   const int error = errno;
-  if (lock_ >= 0) ::close(std::exchange(lock_, -1));
   const bool taken = error == EWOULDBLOCK;
   throw Error({.what = taken ? "another process is writing to the output folder"
                              : fmt::format("cannot lock file: {}", std::strerror(error)),

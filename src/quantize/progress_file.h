@@ -36,7 +36,6 @@ class ProgressFile {
   // so, unless `discard` is set: then it is removed with everything that it covers.
   // Throws Error, too, when another process is writing there.
   ProgressFile(const std::filesystem::path& output, nlohmann::json identity, bool discard);
-  ~ProgressFile();
   ProgressFile(const ProgressFile&) = delete;
   ProgressFile& operator=(const ProgressFile&) = delete;
 
@@ -58,6 +57,15 @@ class ProgressFile {
   static bool exists(const std::filesystem::path& output);
 
  private:
+  // Lets go of the lock even when the constructor throws.
+  struct Lock {
+    Lock() = default;
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    int descriptor = -1;
+  };
+
   void lock();
   void read();
   void start_over();
@@ -70,7 +78,7 @@ class ProgressFile {
   std::map<std::string, Shard> shards_;
   Stage stage_ = Stage::kConvert;
   bool resumed_ = false;
-  int lock_ = -1;
+  Lock lock_;
 };
 
 }  // namespace levin::quantize
