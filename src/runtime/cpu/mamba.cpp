@@ -136,7 +136,9 @@ class HeadRunner {
     const int64_t cells = call.state * round_up(call.head_dim, kLanes);
     const int64_t cell_bytes = call.rounding == SsmRounding::kNone ? 4 : 2;
     void* const saved = static_cast<uint8_t*>(state_.ssm) + head * cells * cell_bytes;
-    void* const running = keep_ ? saved : scratch().state;
+    // Between chunks the other heads take their turn, so each needs a place of its own.
+    const int64_t place = inputs_.tokens() > kMambaChunk ? index : 0;
+    void* const running = keep_ ? saved : scratch().state + place * cells;
 
     call.replay = std::clamp<int64_t>(inputs_.replay - token, 0, count);
     const bool first = token == 0;

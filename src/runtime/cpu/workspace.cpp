@@ -52,7 +52,8 @@ void add_mamba(Layout& layout, MambaScratch& scratch, const model::Config& confi
   layout.rows(scratch.dt_x, kMambaChunk, config.mamba_head_dim);
   layout.rows(scratch.skip, kMambaChunk, config.mamba_head_dim);
   layout.add(scratch.steps, kMambaChunk);
-  layout.add(scratch.state, config.ssm_state_size * round_up(config.mamba_head_dim, kLanes));
+  layout.add(scratch.state,
+             heads * config.ssm_state_size * round_up(config.mamba_head_dim, kLanes));
 }
 
 }  // namespace

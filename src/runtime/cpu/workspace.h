@@ -45,7 +45,7 @@ struct MambaScratch {
   Rows dt, decay;         // [chunk][heads of a group]
   Rows dt_x, skip;        // [chunk][head_dim]
   SsmStep* steps = nullptr;  // [chunk]
-  float* state = nullptr;    // of one head, while it is not yet to be kept
+  float* state = nullptr;    // [heads of a group], of a head while it is not yet to be kept
 };
 
 // What one thread has for itself.
