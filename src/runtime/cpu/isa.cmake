@@ -3,6 +3,9 @@
 # every build type: unoptimized they would be slower by a factor of a hundred, tests included.
 set(LEVIN_SIMD ${CMAKE_CURRENT_LIST_DIR}/simd)
 set(LEVIN_SCALAR -O3 -fno-math-errno)
+if(LEVIN_SANITIZE)
+  set(LEVIN_SCALAR -O1 -fno-math-errno)  # instrumented, -O3 takes the compiler minutes
+endif()
 set_source_files_properties(${LEVIN_SIMD}/scalar.cpp PROPERTIES
   COMPILE_OPTIONS "${LEVIN_SCALAR}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -151,10 +151,12 @@ inline void attend_format(const AttendCall& call) {
 
 template <class V>
 struct Bf16CacheFormat : PlainFormat<V, Bf16Weights<V>> {
+  static constexpr bool kEveryCount = false;
   static constexpr int64_t kElementBytes = 2;
 };
 template <class V>
 struct Fp8CacheFormat : PlainFormat<V, Fp8Weights<V>> {
+  static constexpr bool kEveryCount = false;
   static constexpr int64_t kElementBytes = 1;
 };
 template <class V>

@@ -74,6 +74,7 @@ template <class V, class Weights, int pairs, int panels, int tokens>
 // BF16 activations, weights without block scales.
 template <class V, class Weights>
 struct PlainFormat {
+  static constexpr bool kEveryCount = true;  // a kernel for every number of tokens, see below
   static constexpr int64_t kTokenBytes = kBf16TokenBytes;
   static constexpr int kSums = 1;  // vectors of sums per panel and token
   static constexpr float kFactor = 1.0F;
@@ -96,6 +97,7 @@ struct PlainFormat {
 // themselves, then scaled.
 template <class V, class Weights, class Scales>
 struct ScaledFormat {
+  static constexpr bool kEveryCount = true;
   static constexpr int64_t kTokenBytes = kBf16TokenBytes;
   static constexpr int kSums = 2;
   static constexpr float kFactor = Scales::kFactor;
@@ -130,6 +132,7 @@ struct ScaledFormat {
 // Float32 activations.
 template <class V, class Columns>
 struct WideFormat {
+  static constexpr bool kEveryCount = false;
   static constexpr int64_t kTokenBytes = kF32TokenBytes;
   static constexpr int kSums = 1;
   static constexpr float kFactor = 1.0F;
@@ -202,17 +205,22 @@ inline void multiply_tokens(const Format& format, const Panels& w, int64_t begin
   }
 }
 
+// Matrices that a step reads from memory get a kernel for every number of tokens, so that each
+// weight is read once. For the others powers of two do, which keeps the program small.
 template <class V, class Format, class Finish>
 inline void multiply_tile(const Format& format, const Panels& w, int64_t begin, int64_t end,
                           const Tile& tile, const Finish& finish) {
-  for (int64_t first = 0; first < tile.width; first += V::kMaxTokens) {
-    const int64_t left = tile.width - first;
-    const int64_t tokens = left < V::kMaxTokens ? left : V::kMaxTokens;
+  for (int64_t first = 0; first < tile.width;) {
+    int64_t taken = 0;
     unrolled<V::kMaxTokens>([&]<int i>() {
-      if (tokens == i + 1) {
-        multiply_tokens<V, Format, i + 1>(format, w, begin, end, tile, first, finish);
+      constexpr int kTokens = V::kMaxTokens - i;
+      if constexpr (Format::kEveryCount || (kTokens & (kTokens - 1)) == 0) {
+        if (taken > 0 || tile.width - first < kTokens) return;
+        multiply_tokens<V, Format, kTokens>(format, w, begin, end, tile, first, finish);
+        taken = kTokens;
       }
     });
+    first += taken;
   }
 }
 
@@ -283,6 +291,12 @@ inline void run_direct(const LinearCall& call, const Format& format) {
   }
 }
 
+// A format that only ever sees whole tiles.
+template <class Format>
+struct WholeTiles : Format {
+  static constexpr bool kEveryCount = false;
+};
+
 // Decodes the weights of a panel to pairs.
 template <class V, class Weights>
 inline void decode_weights(const Weights& w, const uint8_t* from, int64_t blocks, uint8_t* to) {
@@ -303,29 +317,34 @@ inline void decode_scales(const uint8_t* from, int64_t groups, uint8_t* to) {
 }
 
 // With several tiles, weights are decoded once for all of them. `decoded` reads what
-// `decode(from, to)` writes; a decoded panel takes `bytes`.
-template <class V, class Format, class Decode>
-inline void run_decoded(const LinearCall& call, const Format& decoded, int64_t bytes,
-                        int64_t scale_offset, const Decode& decode) {
+// `decode(from, to)` writes; a decoded panel takes `bytes`. The last tile, when it is not whole, goes
+// the way of a single one.
+template <class V, class Format, class Decoded, class Decode>
+inline void run_decoded(const LinearCall& call, const Format& format, const Decoded& decoded,
+                        int64_t bytes, int64_t scale_offset, const Decode& decode) {
   const PanelMatrix& m = call.matrix;
-  const Panels w{call.scratch, bytes, scale_offset, m.group};
+  const Panels stored{m.data, m.panel_bytes, m.scale_offset, m.group};
+  const Panels scratch{call.scratch, bytes, scale_offset, m.group};
+  const int64_t whole = call.input.count / kTile * kTile;
   for (int64_t panel = call.begin; panel < call.end; panel += kGroupPanels) {
     const int64_t group_end = panel + kGroupPanels < call.end ? panel + kGroupPanels : call.end;
     for (int64_t p = panel; p < group_end; ++p) {
       decode(m.data + p * m.panel_bytes, call.scratch + (p - panel) * bytes);
     }
-    for (int64_t token = 0; token < call.input.count; token += kTile) {
-      run_tile<V>(call, decoded, w, panel, panel, group_end, token);
+    for (int64_t token = 0; token < whole; token += kTile) {
+      run_tile<V>(call, decoded, scratch, panel, panel, group_end, token);
     }
+    if (whole < call.input.count) run_tile<V>(call, format, stored, 0, panel, group_end, whole);
   }
 }
 
 template <class V, class Weights>
 inline void run_plain(const LinearCall& call, const Weights& w) {
-  if (call.input.count <= kTile) return run_direct<V>(call, PlainFormat<V, Weights>{w});
+  const PlainFormat<V, Weights> format{w};
+  if (call.input.count <= kTile) return run_direct<V>(call, format);
   const int64_t blocks = call.matrix.blocks;
-  const PlainFormat<V, DecodedWeights<V>> decoded{};
-  run_decoded<V>(call, decoded, blocks * kBlockPairs * DecodedWeights<V>::kStep, 0,
+  const WholeTiles<PlainFormat<V, DecodedWeights<V>>> decoded{};
+  run_decoded<V>(call, format, decoded, blocks * kBlockPairs * DecodedWeights<V>::kStep, 0,
                  [&](const uint8_t* from, uint8_t* to) {
                    decode_weights<V>(w, from, blocks, to);
                  });
@@ -333,17 +352,15 @@ inline void run_plain(const LinearCall& call, const Weights& w) {
 
 template <class V, class Scales>
 inline void run_scaled(const LinearCall& call, const float* table) {
-  const NibbleWeights<V> w{V::nibble_table(table)};
-  if (call.input.count <= kTile) {
-    return run_direct<V>(call, ScaledFormat<V, NibbleWeights<V>, Scales>{w});
-  }
+  const ScaledFormat<V, NibbleWeights<V>, Scales> format{{V::nibble_table(table)}};
+  if (call.input.count <= kTile) return run_direct<V>(call, format);
   const PanelMatrix& m = call.matrix;
   const int64_t groups = (m.blocks * kBlock + m.group - 1) / m.group;
   const int64_t weight_bytes = m.blocks * kBlockPairs * DecodedWeights<V>::kStep;
-  const ScaledFormat<V, DecodedWeights<V>, DecodedScales<V, Scales>> decoded{};
-  run_decoded<V>(call, decoded, weight_bytes + groups * 4 * kLanes, weight_bytes,
+  const WholeTiles<ScaledFormat<V, DecodedWeights<V>, DecodedScales<V, Scales>>> decoded{};
+  run_decoded<V>(call, format, decoded, weight_bytes + groups * 4 * kLanes, weight_bytes,
                  [&](const uint8_t* from, uint8_t* to) {
-                   decode_weights<V>(w, from, m.blocks, to);
+                   decode_weights<V>(format.w, from, m.blocks, to);
                    decode_scales<V, Scales>(from + m.scale_offset, groups, to + weight_bytes);
                  });
 }
