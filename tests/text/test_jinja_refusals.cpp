@@ -2,7 +2,7 @@
 // hostile templates end in an Error instead of eating the machine.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -165,7 +165,7 @@ TEST(JinjaLimits, BoundsRecursion) {
 }
 
 TEST(JinjaLimits, BoundsWork) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const std::string loops =
       "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}x"
       "{% endfor %}{% endfor %}{% endfor %}";
@@ -184,7 +184,7 @@ TEST(JinjaLimits, BoundsWork) {
   EXPECT_NE(render_error(doubled + "{{ ns.x }}"), "no error");
   EXPECT_NE(render_error(doubled + "{{ ns.x|tojson }}"), "no error");
   EXPECT_NE(render_error(doubled + "{{ ns.x == [ns.x[0], ns.x[0]] }}"), "no error");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 60);
 }
 
 TEST(JinjaLimits, BoundsMemory) {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -57,7 +57,7 @@ TEST(SplitPattern, AddsASpaceInFront) {
 
 // Time without bound would hang here; the guard gives up after a fraction of a second each.
 TEST(SplitPattern, GivesUpOnPatternsThatBacktrackWithoutBound) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const std::string run = std::string(3'000, 'a') + "!";
   for (const std::string_view pattern :
        {"(a*)*[bc]", "(?:a|aa)+[bc]", "(?:a+)+[bc]", "[ab]*[ac]*[ad]*[ae]*[bc]"}) {
@@ -68,7 +68,7 @@ TEST(SplitPattern, GivesUpOnPatternsThatBacktrackWithoutBound) {
       EXPECT_EQ(error.parts().what, "the split pattern backtracks without bound on this text");
     }
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 30);
 }
 
 TEST(SplitPattern, RefusesPatternsOfUnreasonableLength) {

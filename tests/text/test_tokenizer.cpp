@@ -2,7 +2,7 @@
 // collapse.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <random>
 #include <string>
 #include <thread>
@@ -160,7 +160,7 @@ TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
 
 // A quadratic algorithm would take minutes on these.
 TEST(Tokenizer, StaysFastOnLongRuns) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   std::string pairs;
   while (pairs.size() < 300'000) pairs += "ab";
   for (const std::string& text :
@@ -169,7 +169,7 @@ TEST(Tokenizer, StaysFastOnLongRuns) {
         std::string(300'000, '7'), pairs}) {
     EXPECT_EQ(tiny_tokenizer().decode(tiny_tokenizer().encode(text)), text);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 30);
 }
 
 TEST(Tokenizer, ServesThreadsAtOnce) {

@@ -48,7 +48,7 @@ class Budget {
   static constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
   static constexpr int kMaxDepth = 1000;
 
-  std::size_t steps_left_ = 20'000'000;
+  std::size_t steps_left_ = 10'000'000;
   std::size_t bytes_left_ = std::size_t{512} << 20;
   int depth_ = 0;
 };
