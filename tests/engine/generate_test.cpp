@@ -329,6 +329,29 @@ TEST(Generate, LongestPromptAndNoRequests) {
   EXPECT_TRUE(generate(*engine, {}).empty());
 }
 
+// A running sequence whose blocks fill every extend() does not keep a prompt waiting.
+TEST(Generate, PromptsAdvanceBesideFullBlocks) {
+  runtime::Options options = fake_options();
+  options.max_num_seqs = 2;
+  options.max_extend_tokens = 4;
+  const auto model = random_logits(1);
+  const auto engine = fake_engine(kVocab, model, model, options);
+  std::vector<int> order;
+  std::vector<Request> requests(2);
+  for (int i = 0; i < 2; ++i) {
+    requests[static_cast<std::size_t>(i)] = {.prompt = Tokens(i == 0 ? 1 : 20, 5),
+                                             .sampling = {.temperature = 0, .max_tokens = 100},
+                                             .speculation = {.num_speculative_tokens = 3},
+                                             .on_tokens = [&order, i](std::span<const int32_t>) {
+                                               order.push_back(i);
+                                               return true;
+                                             }};
+  }
+  generate(*engine, requests);
+  const auto first_of_second = std::find(order.begin(), order.end(), 1) - order.begin();
+  EXPECT_LT(first_of_second, 10);
+}
+
 TEST(Generate, BrokenModelIsAnErrorNotGarbage) {
   const auto engine = fake_engine(
       kVocab,

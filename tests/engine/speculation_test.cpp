@@ -311,6 +311,19 @@ TEST(GivenDrafts, GarbageChangesNothing) {
   }
 }
 
+TEST(GivenDrafts, NoneAfterTheFirstDifference) {
+  const auto model = random_logits(kModel);
+  const auto engine = fake_engine(kVocab, model, nullptr);
+  const Result plain = run(*engine, greedy_request({3, 1}, 40, 0));
+  Request request = greedy_request({3, 1}, 40, 0);
+  request.given_drafts = plain.tokens;
+  request.given_drafts[4] = (request.given_drafts[4] + 1) % 24;
+  const Result result = run(*engine, request);
+  EXPECT_EQ(result.tokens, plain.tokens);
+  EXPECT_EQ(result.speculation.num_drafts, 1);
+  EXPECT_EQ(result.speculation.num_accepted_tokens, 3);
+}
+
 TEST(GivenDrafts, TheRightAnswerTakesFewRounds) {
   const auto model = random_logits(kModel);
   const auto engine = fake_engine(kVocab, model, nullptr);

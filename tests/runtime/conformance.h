@@ -230,6 +230,7 @@ inline void rewind_at_every_length(const Subject& subject) {
       if (m > 0) extend_all(*runtime, 0, kept);
       const Bits never_drafts = draft_bits(*runtime, 0, 11, 2);
       const Bits never = extend_all(*runtime, 0, after);
+      const Bits never_drafts_after = draft_bits(*runtime, 0, 2, 2);
       // Slot 1 sees it, drafts on it and goes back.
       runtime->reset(1);
       extend_all(*runtime, 1, prompt);
@@ -241,6 +242,7 @@ inline void rewind_at_every_length(const Subject& subject) {
       const std::string what = fmt::format("{}, m = {}", name, m);
       expect_same(never_drafts, draft_bits(*runtime, 1, 11, 2), what + ", drafts");
       expect_same(never, extend_all(*runtime, 1, after), what + ", logits");
+      expect_same(never_drafts_after, draft_bits(*runtime, 1, 2, 2), what + ", drafts after");
     }
   }
 }
