@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/inspect_view.h"
@@ -31,7 +32,7 @@ struct InspectFlags {
   std::string load_format = "auto";
   std::string kv_cache_dtype = "auto";
   std::string ssm_cache_dtype = "auto";
-  int64_t context = -1;
+  std::optional<int64_t> context;
   int64_t sequences = 1;
   bool check_values = false;
   bool json = false;
@@ -40,8 +41,8 @@ struct InspectFlags {
 model::SummaryOptions summary_options(const InspectFlags& flags, const model::Config& config,
                                       const checkpoint::Checkpoint& checkpoint) {
   model::SummaryOptions options;
-  options.context = flags.context >= 0 ? flags.context
-                                       : std::min(kDefaultContext, config.max_position_embeddings);
+  options.context =
+      flags.context.value_or(std::min(kDefaultContext, config.max_position_embeddings));
   options.sequences = flags.sequences;
   options.types = model::state_types(config, checkpoint.quantization());
   if (flags.kv_cache_dtype != "auto") options.types.kv = flags.kv_cache_dtype == "fp8" ? 1 : 2;
@@ -109,9 +110,11 @@ void add_inspect(CLI::App& app, Action& action) {
                    "auto reads the tensors' headers; dummy needs config.json alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  command->add_option("--context", flags->context, "Tokens already in each sequence of the step")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->capture_default_str();
+  command
+      ->add_option("--context", flags->context,
+                   "Tokens already in each sequence of the step (default: 4096 or, when that is "
+                   "less, the model's longest)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   command->add_option("--max-num-seqs", flags->sequences, "Sequences decoded together")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
