@@ -5,8 +5,8 @@
 
 namespace levin::bench {
 
-double BenchReport::share_of_read_bandwidth() const {
-  const double floor = control_prediction.tpot_seconds(memory.gb_per_s.median);
+double BenchReport::share_of(const Bandwidth& bandwidth) const {
+  const double floor = control_prediction.tpot_seconds(bandwidth.gb_per_s.median);
   return floor / (control.tpot_ms().median / 1e3);
 }
 

@@ -35,8 +35,9 @@ struct BenchReport {
 
   // Whether speculation gave the control's tokens, all of them.
   bool lossless() const { return !speculating || speculating->outputs == control.outputs; }
-  // Bytes per token / TPOT / bandwidth.
-  double share_of_read_bandwidth() const;
+  // Bytes per token / TPOT / bandwidth. Above 1 when a small model is fed by the cache; then the
+  // share of the bandwidth at its size says how good the code is.
+  double share_of(const Bandwidth& bandwidth) const;
 };
 
 // Shows progress on stderr. Throws Error when speculation is asked of a model without MTP head and

@@ -80,15 +80,13 @@ std::string to_text(const BenchReport& report) {
   }
   text += table.to_string() + '\n';
 
-  const double floor_ms =
-      report.control_prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
+  const double bytes = report.control_prediction.bytes_per_token;
   text += fmt::format(
-      "A token reads {:.2f} MB, at least {:.3f} ms from memory: decode runs at {:.1f} % of that.\n",
-      report.control_prediction.bytes_per_token / 1e6, floor_ms,
-      report.share_of_read_bandwidth() * 100);
-  if (report.control_prediction.bytes_per_token < static_cast<double>(last_level_cache_bytes())) {
-    text += "(These bytes fit into the processor's cache, which is faster: see \"at size\".)\n";
-  }
+      "A token reads {:.2f} MB. Decode reads them at {:.1f} % of the bandwidth of memory and "
+      "{:.1f} %\nof that of a buffer of this size{}.\n",
+      bytes / 1e6, report.share_of(report.memory) * 100,
+      report.share_of(report.at_model_size) * 100,
+      bytes < static_cast<double>(last_level_cache_bytes()) ? ", which the cache feeds" : "");
   if (report.speculating) {
     const engine::SpeculationStats& stats = report.speculating->speculation;
     text += fmt::format(
@@ -127,7 +125,8 @@ Json to_json(const BenchReport& report) {
   decode["bytes_per_token"] = report.control_prediction.bytes_per_token;
   decode["floor_tpot_ms"] =
       report.control_prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
-  decode["share_of_read_bandwidth"] = report.share_of_read_bandwidth();
+  decode["share_of_read_bandwidth"] = report.share_of(report.memory);
+  decode["share_of_read_bandwidth_at_size"] = report.share_of(report.at_model_size);
 
   Json json = {{"model", report.model},
                {"device", std::move(device)},

@@ -178,10 +178,14 @@ class Climber {
     const std::vector<ContenderTiming> timings =
         time_contenders(contenders, workload_, options_.timing, [&] { progress.advance(1); });
     const ContenderTiming& control = timings[std::min<std::size_t>(1, timings.size() - 1)];
+    const double bytes = predict_decode(*engine.model, mean_context(), 0, 1).bytes_per_token;
+    const Bandwidth at_size = measure_read_bandwidth(
+        {.threads = options_.load.runtime.threads, .bytes = static_cast<std::size_t>(bytes)});
     return {.own = timings.back(),
             .control = control,
             .baseline = timings.front(),
-            .same_tokens_as_control = timings.back().outputs == control.outputs};
+            .same_tokens_as_control = timings.back().outputs == control.outputs,
+            .read_gb_per_s = at_size.gb_per_s.median};
   }
 
   const LadderOptions& options_;

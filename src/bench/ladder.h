@@ -39,6 +39,9 @@ struct LadderOptions {
 struct RungTiming {
   ContenderTiming own, control, baseline;
   bool same_tokens_as_control = true;
+  // Read bandwidth over a buffer as large as what a token reads, measured beside the timing. Beyond
+  // the caches it is the memory's; a small model is fed by the cache.
+  double read_gb_per_s = 0;
   Spread speedup_over_baseline() const { return speedup(own, baseline); }
   Spread speedup_over_control() const { return speedup(own, control); }
 };
@@ -50,6 +53,8 @@ struct RungResult {
   RungTiming timing;
   evaluate::Evaluation evaluation;
   evaluate::GateResult gate;
+  // The least time per token: reading its bytes and nothing else.
+  double floor_ms() const { return prediction.tpot_seconds(timing.read_gb_per_s) * 1e3; }
   bool climbed() const { return rung.skipped.empty(); }
 };
 

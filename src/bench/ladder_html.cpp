@@ -115,10 +115,9 @@ std::string bytes_chart(const LadderReport& report) {
     if (!result.climbed()) continue;
     const double bytes = result.prediction.bytes_per_token;
     const double own_ms = result.timing.own.tpot_ms().median;
-    const double floor_ms = result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
-    chart +=
-        row(title(result), bar(colour(result, report), {bytes, bytes, bytes}, largest),
-            fmt::format("{:.2f} MB &middot; {:.2f} of {:.2f} ms", bytes / 1e6, floor_ms, own_ms));
+    chart += row(title(result), bar(colour(result, report), {bytes, bytes, bytes}, largest),
+                 fmt::format("{:.2f} MB &middot; {:.3f} of {:.3f} ms", bytes / 1e6,
+                             result.floor_ms(), own_ms));
   }
   return chart;
 }
@@ -218,8 +217,7 @@ std::string table_row(const RungResult& result, const LadderReport& report) {
   std::string html = "<tr>" + cell(title(result));
   html += cell(fmt::format("{:.1f}", static_cast<double>(result.checkpoint_bytes) / 1e6));
   html += cell(fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6));
-  html += cell(
-      fmt::format("{:.3f}", result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3));
+  html += cell(fmt::format("{:.3f}", result.floor_ms()));
   html += spread_cell(timing.own.tpot_ms(), 3);
   html += spread_cell(timing.own.ttft_ms(), 1);
   html += spread_cell(timing.own.decode_tokens_per_second(), 0);
@@ -346,8 +344,8 @@ std::string to_html(const LadderReport& report) {
   html += speed_chart(report) + recovery_chart(report);
   html +=
       "<h2>What a token costs</h2>\n<p class=\"soft\">Bytes that the cost model counts per token: "
-      "weights, recurrent state, KV cache. Then the time that reading them takes at least, of the "
-      "time measured.</p>\n";
+      "weights, recurrent state, KV cache. Then the time that reading them takes at least, at the "
+      "read bandwidth of a buffer of that size, of the time measured.</p>\n";
   html += bytes_chart(report);
   html += "<h2>All figures</h2>\n" + full_table(report) + "<h2>Rung by rung</h2>\n";
   for (const RungResult& result : report.rungs) html += details(result, report);

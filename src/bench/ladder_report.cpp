@@ -44,13 +44,12 @@ std::string speed_table(const LadderReport& report) {
       continue;
     }
     const RungTiming& timing = result.timing;
-    table.add_row(
-        {title(result), fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6),
-         fmt::format("{:.3f}", result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3),
-         with_spread(timing.own.tpot_ms(), 3), fmt::format("{:.1f}", timing.own.ttft_ms().median),
-         fmt::format("{:.0f}", timing.own.decode_tokens_per_second().median),
-         factor(timing.speedup_over_baseline()),
-         result.rung.k > 0 ? factor(timing.speedup_over_control()) : "-"});
+    table.add_row({title(result), fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6),
+                   fmt::format("{:.3f}", result.floor_ms()), with_spread(timing.own.tpot_ms(), 3),
+                   fmt::format("{:.1f}", timing.own.ttft_ms().median),
+                   fmt::format("{:.0f}", timing.own.decode_tokens_per_second().median),
+                   factor(timing.speedup_over_baseline()),
+                   result.rung.k > 0 ? factor(timing.speedup_over_control()) : "-"});
   }
   return table.to_string();
 }
@@ -144,7 +143,8 @@ Json rung_json(const RungResult& result, const LadderReport& report) {
   }
   json["checkpoint_bytes"] = result.checkpoint_bytes;
   json["bytes_per_token"] = result.prediction.bytes_per_token;
-  json["predicted_tpot_ms"] = result.prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
+  json["predicted_tpot_ms"] = result.floor_ms();
+  json["read_gb_per_s_at_size"] = result.timing.read_gb_per_s;
   json["timing"] = timing_json(result.timing);
   if (result.rung.k > 0) {
     const engine::SpeculationStats& stats = result.timing.own.speculation;

@@ -40,7 +40,8 @@ Json save(const RungTiming& timing) {
   return {{"own", save(timing.own)},
           {"control", save(timing.control)},
           {"baseline", save(timing.baseline)},
-          {"same_tokens_as_control", timing.same_tokens_as_control}};
+          {"same_tokens_as_control", timing.same_tokens_as_control},
+          {"read_gb_per_s", timing.read_gb_per_s}};
 }
 
 RungTiming load_timing(const nlohmann::json& json, const std::string& where) {
@@ -48,7 +49,8 @@ RungTiming load_timing(const nlohmann::json& json, const std::string& where) {
     return {.own = load(json.at("own")),
             .control = load(json.at("control")),
             .baseline = load(json.at("baseline")),
-            .same_tokens_as_control = json.at("same_tokens_as_control")};
+            .same_tokens_as_control = json.at("same_tokens_as_control"),
+            .read_gb_per_s = json.at("read_gb_per_s")};
   } catch (const nlohmann::json::exception& e) {
     throw Error({.what = "not a saved timing",
                  .where = where,

@@ -79,6 +79,7 @@ LadderReport report() {
     if (result.climbed()) {
       result.checkpoint_bytes = 37'000'000 / (i == 0 ? 1 : 3);
       result.prediction = {i == 0 ? 21e6 : 8e6 + 1e5 * static_cast<double>(i)};
+      result.timing.read_gb_per_s = 20;
       result.timing.baseline = timing(speeds[0], 0.05);
       result.timing.own = timing(speeds[i], 0.03);
       result.timing.control = timing(rung.k > 0 ? 0.95e-3 : speeds[i], 0.03);
@@ -113,6 +114,7 @@ TEST(LadderReport, JsonHoldsTheFigures) {
   ASSERT_EQ(json.at("rungs").size(), 10u);
   const auto& naive = json.at("rungs").at(2);
   EXPECT_EQ(naive.at("gate").at("verdict"), "FAIL");
+  EXPECT_NEAR(naive.at("predicted_tpot_ms").get<double>(), 8.2e6 / 20e9 * 1e3, 1e-9);
   EXPECT_NEAR(naive.at("tasks").at("median_recovery").get<double>(), 0.6, 1e-9);
   EXPECT_NEAR(naive.at("timing").at("speedup_over_rung_0").at("median").get<double>(), 2 / 0.9,
               1e-6);
