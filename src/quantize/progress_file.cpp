@@ -17,7 +17,6 @@ namespace levin::quantize {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFolder = ".levin-partial";
 constexpr const char* kRecord = "progress.json";
 constexpr const char* kFiles = "files";
 constexpr const char* kLock = "lock";

@@ -19,6 +19,8 @@ namespace levin::quantize {
 
 class ProgressFile {
  public:
+  static constexpr const char* kFolder = ".levin-partial";
+
   enum class Stage : uint8_t {
     kConvert,  // shards are being written
     kRetire,   // everything is written; an older checkpoint in OUT is being removed

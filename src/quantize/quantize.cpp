@@ -86,6 +86,8 @@ void check_output(const Options& options) {
   }
   if (ProgressFile::exists(options.output)) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(options.output)) {
+    // Without a record in it, from a run that was killed before it did anything.
+    if (entry.path().filename() == ProgressFile::kFolder) continue;
     bad_input("output folder is not empty", options.output.string(),
               entry.path().filename().string(),
               "choose another folder, or replace the checkpoint in it with --overwrite");

@@ -212,6 +212,13 @@ TEST_F(Quantize, DamagedProgressRecordIsAnErrorUnlessOverwritten) {
   }
 }
 
+TEST_F(Quantize, RunThatWasKilledBeforeItsFirstRecordIsStartedAgain) {
+  test::write_small_model(model_);
+  fs::create_directories(out_ / ".levin-partial");
+  EXPECT_FALSE(quantize(quantize_options(model_, "w4a16", out_)).resumed);
+  EXPECT_TRUE(fs::exists(out_ / "config.json"));
+}
+
 TEST_F(Quantize, TwoProcessesDoNotWriteToOneFolder) {
   test::write_small_model(model_);
   const ProgressFile other(out_, "identity", false);
@@ -223,21 +230,24 @@ TEST_F(Quantize, TwoProcessesDoNotWriteToOneFolder) {
 // kill -9 at many moments; afterwards the same command finishes the work, and the bytes are those
 // of an undisturbed run. At no moment does the folder look finished without being so.
 TEST_F(Quantize, KilledAnywhereItResumesToTheSameBytes) {
-  const Options clean = quantize_options(kTiny, "w4a16", folder_ / "clean");
+  test::write_small_model(model_, 8);
+  const Options clean = quantize_options(model_, "w4a16", folder_ / "clean");
   const auto start = std::chrono::steady_clock::now();
   quantize(clean);
   const auto whole = std::chrono::steady_clock::now() - start;
   const auto expected = files_of(clean.output);
 
+  constexpr int kKills = 12;
   int killed = 0;
-  for (int i = 0; i < 5; ++i) {
-    const Options options = quantize_options(kTiny, "w4a16", folder_ / ("out" + std::to_string(i)));
+  for (int i = 0; i < kKills; ++i) {
+    const Options options =
+        quantize_options(model_, "w4a16", folder_ / ("out" + std::to_string(i)));
     const pid_t child = ::fork();
     if (child == 0) {
       quantize(options);
       ::_exit(0);
     }
-    std::this_thread::sleep_for(whole * (2 * i + 1) / 10);
+    std::this_thread::sleep_for(whole * (2 * i + 1) / (2 * kKills));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
@@ -249,10 +259,10 @@ TEST_F(Quantize, KilledAnywhereItResumesToTheSameBytes) {
     }
     if (!WIFSIGNALED(status)) continue;
     quantize(options);
-    EXPECT_EQ(files_of(options.output), expected) << "killed after " << i << "/5";
+    EXPECT_EQ(files_of(options.output), expected) << "killed at " << i << "/" << kKills;
     fs::remove_all(options.output);
   }
-  EXPECT_GT(killed, 1);
+  EXPECT_GT(killed, 2);
 }
 
 // Every step of publishing, interrupted right after it.
