@@ -1,5 +1,8 @@
 // Properties of the fast CPU runtime that the conformance suite does not see: goldens, shapes that
 // fit no vector, allocation, refusals.
+#include "runtime/cpu/arena.h"
+#include "runtime/cpu/cpu_runtime.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +14,6 @@
 
 #include "conformance.h"
 #include "core/files.h"
-#include "runtime/cpu/cpu_runtime.h"
 #include "runtime/cpu_allocations.h"
 #include "runtime/cpu_model_variants.h"
 #include "runtime/test_files.h"
@@ -73,7 +75,8 @@ TEST_P(CpuGoldens, GreedyContinuation) {
 }
 
 TEST_P(CpuGoldens, Drafts) {
-  const auto fast = make_cpu_runtime(tiny_model(), {.max_model_len = 1024, .max_extend_tokens = 300});
+  const auto fast =
+      make_cpu_runtime(tiny_model(), {.max_model_len = 1024, .max_extend_tokens = 300});
   std::vector<int32_t> tokens = ids("input_ids");
   for (std::size_t i = 0; i < tokens.size(); i += 300) {
     fast->extend(std::vector<Extend>{
@@ -145,8 +148,7 @@ class CpuOddShapes : public ::testing::TestWithParam<Isa> {};
 // runtimes differ by the order of their sums only.
 TEST_P(CpuOddShapes, AgreeWithTheReference) {
   conformance::Subject subject = odd_subject(GetParam());
-  const VariantModel exact =
-      make_variant(*subject.model, {"f32", model::WeightFormat::kF32}, {});
+  const VariantModel exact = make_variant(*subject.model, {"f32", model::WeightFormat::kF32}, {});
   Options options = conformance::small_options(subject);
   options.kv_cache_dtype = KvCacheDType::kF32;
   std::mt19937 random(1);
@@ -195,7 +197,8 @@ TEST(CpuRuntime, ThreadsDoNotChangeTheBits) {
     options.threads = threads;
     const auto runtime = conformance::make(subject, options);
     conformance::Bits bits = conformance::extend_all(*runtime, 0, std::span(tokens).first(30));
-    conformance::append(bits, conformance::extend_all(*runtime, 0, std::span(tokens).subspan(30, 5)));
+    conformance::append(bits,
+                        conformance::extend_all(*runtime, 0, std::span(tokens).subspan(30, 5)));
     conformance::append(bits, conformance::draft_bits(*runtime, 0, 4, 3));
     if (threads == 1) one = bits;
     conformance::expect_same(one, bits, fmt::format("{} threads", threads));
@@ -232,7 +235,8 @@ TEST(CpuRuntime, DraftsInSmallPasses) {
     const auto runtime = conformance::make(subject, options);
     for (int slot = 0; slot < 3; ++slot) {
       for (int i = 0; i < 20 + 5 * slot; ++i) {
-        conformance::extend_all(*runtime, slot, std::span(tokens).subspan(static_cast<std::size_t>(i), 1));
+        conformance::extend_all(*runtime, slot,
+                                std::span(tokens).subspan(static_cast<std::size_t>(i), 1));
       }
     }
     runtime->draft(batch);
@@ -240,7 +244,8 @@ TEST(CpuRuntime, DraftsInSmallPasses) {
     for (int entry = 0; entry < 3; ++entry) {
       for (int step = 0; step < batch[static_cast<std::size_t>(entry)].k; ++step) {
         conformance::append_bits(bits, runtime->draft_logits(entry, step));
-        bits.push_back(static_cast<uint32_t>(runtime->drafts(entry)[static_cast<std::size_t>(step)]));
+        bits.push_back(
+            static_cast<uint32_t>(runtime->drafts(entry)[static_cast<std::size_t>(step)]));
       }
     }
     results.push_back(bits);
@@ -312,10 +317,14 @@ TEST(CpuRuntime, StepsAllocateNothing) {
 }
 
 TEST(CpuRuntime, ObserverExceptionsReachTheCaller) {
-  const auto runtime = make_cpu_runtime(tiny_model(), {.max_model_len = 64, .max_extend_tokens = 64});
-  runtime->set_observer({.hidden = [](int, std::span<const float>,
-                                      int) { throw Error({.what = "enough", .where = {}, .expected = {}, .found = {}, .hint = {}}); },
-                         .linear_input = {}});
+  const auto runtime =
+      make_cpu_runtime(tiny_model(), {.max_model_len = 64, .max_extend_tokens = 64});
+  runtime->set_observer(
+      {.hidden =
+           [](int, std::span<const float>, int) {
+             throw Error({.what = "enough", .where = {}, .expected = {}, .found = {}, .hint = {}});
+           },
+       .linear_input = {}});
   const std::vector<int32_t> tokens = {1, 2, 3};
   EXPECT_THROW(runtime->extend(std::vector<Extend>{{.tokens = tokens}}), Error);
   runtime->set_observer({});
@@ -326,7 +335,8 @@ TEST(CpuRuntime, ObserverExceptionsReachTheCaller) {
 // --- plan and refusals ---
 
 TEST(CpuRuntime, SaysWhatItRunsOn) {
-  const auto runtime = make_cpu_runtime(tiny_model(), {.max_model_len = 64, .max_extend_tokens = 8, .threads = 2});
+  const auto runtime =
+      make_cpu_runtime(tiny_model(), {.max_model_len = 64, .max_extend_tokens = 8, .threads = 2});
   EXPECT_THAT(runtime->description(), HasSubstr(std::string(name_of(best_isa()))));
   EXPECT_THAT(runtime->description(), HasSubstr("2 threads"));
   EXPECT_GT(runtime->memory_bytes(), 36'000'000);
@@ -348,7 +358,8 @@ TEST(CpuRuntime, PlansEveryFormat) {
     const auto found = expected.find(variant.name);
     if (found == expected.end()) continue;
     const VariantModel model = make_variant(*tiny_model(), variant, {});
-    const auto runtime = make_cpu_runtime(model.model, {.max_model_len = 64, .max_extend_tokens = 8});
+    const auto runtime =
+        make_cpu_runtime(model.model, {.max_model_len = 64, .max_extend_tokens = 8});
     for (const PlanEntry& entry : runtime->plan()) {
       if (entry.linear != "backbone.layers.0.mixer.in_proj") continue;
       EXPECT_EQ(entry.stored_as, found->second.first);
@@ -391,6 +402,19 @@ TEST(CpuRuntime, RefusesWhatItHasNoKernelFor) {
         linear.group_size = 32;
       },
       "no CPU kernel for this group size");
+}
+
+TEST(CpuRuntime, RefusesWhatTheMachineCannotHold) {
+  require_memory(1, "test");
+  try {
+    require_memory(int64_t{1} << 60, "repacked weights");
+    FAIL() << "no error for 2^60 bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
+    EXPECT_THAT(error.what(), HasSubstr("repacked weights"));
+    EXPECT_THAT(error.what(), HasSubstr("available"));
+  }
+  EXPECT_THROW(Arena(int64_t{1} << 60), Error);
 }
 
 // --- linkage ---

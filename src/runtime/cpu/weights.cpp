@@ -35,8 +35,8 @@ MambaWeights plan(const model::MambaBlock& block) {
 }
 
 AttentionWeights plan(const model::AttentionBlock& block) {
-  return {plan(block.q_proj), plan(block.k_proj), plan(block.v_proj), plan(block.o_proj),
-          block.k_scale,      block.v_scale};
+  return {plan(block.q_proj), plan(block.k_proj), plan(block.v_proj),
+          plan(block.o_proj), block.k_scale,      block.v_scale};
 }
 
 MoeWeights plan(const model::MoeBlock& block) {
@@ -135,6 +135,7 @@ void Weights::pack(ThreadTeam& team) {
     places.push_back({plan.add<uint8_t>(matrix->weight_bytes()), plan.add<float>(rows),
                       plan.add<float>(matrix->source->bias.empty() ? 0 : rows)});
   }
+  require_memory(plan.bytes(), "repacked weights");
   arena_ = Arena(plan.bytes());
   std::optional<Progress> progress;
   if (plan.bytes() >= kShowProgress) progress.emplace("repacking weights", plan.bytes(), "B");
