@@ -178,15 +178,15 @@ float packed_value(const void* tile, PackAs as, int64_t tokens, int64_t t, int64
 }
 
 TEST_P(CpuKernels, PackingQuantizesAsTheCodecsDo) {
-  for (const PackAs as : {PackAs::kBf16, PackAs::kF32, PackAs::kFp8Static, PackAs::kFp8PerToken,
-                          PackAs::kNvfp4}) {
+  for (const PackAs as :
+       {PackAs::kBf16, PackAs::kF32, PackAs::kFp8Static, PackAs::kFp8PerToken, PackAs::kNvfp4}) {
     for (const int64_t tokens : {1, 3, 8}) {
       for (const int64_t columns : {16, 48, 80, 256}) {
         const auto n = static_cast<std::size_t>(columns);
         auto x = random_floats(static_cast<std::size_t>(tokens) * n, 40, 4.0F);
-        std::fill_n(x.begin(), 16, 0.0F);         // a block of zeros
+        std::fill_n(x.begin(), 16, 0.0F);                             // a block of zeros
         for (std::size_t i = 0; i < 16; ++i) x[n - 16 + i] *= 1e-6F;  // and a tiny one
-        x[n / 2] = 1e4F;                          // and one that clips
+        x[n / 2] = 1e4F;                                              // and one that clips
         const float input_scale = 1.0F / 300;
         std::vector<const float*> rows;
         for (int64_t t = 0; t < tokens; ++t) rows.push_back(x.data() + t * columns);
@@ -412,7 +412,9 @@ struct Cache {
   Cache(KvFormat kv_format, int64_t dim, int64_t positions)
       : format(kv_format),
         head_dim(dim),
-        element_bytes(kv_format == KvFormat::kF32 ? 4 : kv_format == KvFormat::kBf16 ? 2 : 1) {
+        element_bytes(kv_format == KvFormat::kF32    ? 4
+                      : kv_format == KvFormat::kBf16 ? 2
+                                                     : 1) {
     Layout layout;
     layout.add(data, (positions / kKeyBlock + 1) * kv_block_bytes(dim, element_bytes));
     arena = layout.allocate();
@@ -429,7 +431,8 @@ struct Cache {
     const int64_t p = position % kKeyBlock;
     uint8_t* block = data + position / kKeyBlock * kv_block_bytes(head_dim, element_bytes);
     uint8_t* key = block + p / kLanes * kLanes * columns * element_bytes;
-    uint8_t* value = block + (kKeyBlock * columns + d / kLanes * kLanes * kKeyBlock) * element_bytes;
+    uint8_t* value =
+        block + (kKeyBlock * columns + d / kLanes * kLanes * kKeyBlock) * element_bytes;
     write(key, p % kLanes, d, keys[static_cast<std::size_t>(position * head_dim + d)]);
     write(value, d % kLanes, p, values[static_cast<std::size_t>(position * head_dim + d)]);
   }

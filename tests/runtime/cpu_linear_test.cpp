@@ -69,8 +69,8 @@ std::vector<float> run(const Kernels& k, const Packed& packed, std::span<const f
     const int64_t count = std::min(kTile, tokens - first);
     std::vector<const float*> rows;
     for (int64_t t = 0; t < count; ++t) rows.push_back(x.data() + (first + t) * m.in);
-    k.pack(rows.data(), count, m.in, m.input, m.input_scale,
-           arena.at(tile) + m.input_bytes(first), scales.data() + first);
+    k.pack(rows.data(), count, m.in, m.input, m.input_scale, arena.at(tile) + m.input_bytes(first),
+           scales.data() + first);
   }
   std::vector<float> y(static_cast<std::size_t>(tokens * stride), initial);
   const PackedInput input{arena.at(tile), scales.data(), tokens};
@@ -181,8 +181,9 @@ TEST_P(LinearKernels, MatchTheCodecsForAnyShapeAndNumberOfTokens) {
         const auto x = random_floats(static_cast<std::size_t>(tokens * in), ++seed);
         const auto y = run(k(), packed, x, tokens);
         for (int64_t t = 0; t < tokens; ++t) {
-          const auto row = seen(packed.matrix, std::span(x).subspan(static_cast<std::size_t>(t * in),
-                                                                   static_cast<std::size_t>(in)));
+          const auto row = seen(
+              packed.matrix,
+              std::span(x).subspan(static_cast<std::size_t>(t * in), static_cast<std::size_t>(in)));
           for (int64_t o = 0; o < out; ++o) {
             auto want = expected(std::span(weights).subspan(static_cast<std::size_t>(o * in),
                                                             static_cast<std::size_t>(in)),
@@ -233,8 +234,9 @@ TEST_P(LinearKernels, ApplyTheEpilogue) {
 
 std::string case_name(const testing::TestParamInfo<std::tuple<Isa, Case>>& info) {
   const auto& [isa, c] = info.param;
-  std::string name = std::string(name_of(isa)) + "_" + std::string(model::name_of(c.weights)) + "_" +
-                     std::string(model::name_of(c.activations)) + "_" + std::to_string(c.group);
+  std::string name = std::string(name_of(isa)) + "_" + std::string(model::name_of(c.weights)) +
+                     "_" + std::string(model::name_of(c.activations)) + "_" +
+                     std::to_string(c.group);
   for (char& ch : name) {
     if (std::isalnum(static_cast<unsigned char>(ch)) == 0) ch = '_';
   }

@@ -96,32 +96,30 @@ inline void attend_block(const AttendCall& call, const AttendWork<Format>& work,
   const uint8_t* values = keys + kKeyBlock * columns * kElement;
 
   const Panels k{keys, kLanes * columns * kElement, 0, 0};
-  multiply_tile<V>(format, k, 0, (count + kLanes - 1) / kLanes,
-                   {work.q, call.heads, columns / kBlock},
-                   [&]<int panels, int heads>(int64_t panel, int64_t first,
-                                              const Sums<V, panels, heads>& sums) {
-                     for (int h = 0; h < heads; ++h) {
-                       float* row = work.scores + (first + h) * kKeyBlock + panel * kLanes;
-                       for (int i = 0; i < panels; ++i) V::store(row + i * kLanes, sums.v[i][h]);
-                     }
-                   });
+  multiply_tile<V>(
+      format, k, 0, (count + kLanes - 1) / kLanes, {work.q, call.heads, columns / kBlock},
+      [&]<int panels, int heads>(int64_t panel, int64_t first, const Sums<V, panels, heads>& sums) {
+        for (int h = 0; h < heads; ++h) {
+          float* row = work.scores + (first + h) * kKeyBlock + panel * kLanes;
+          for (int i = 0; i < panels; ++i) V::store(row + i * kLanes, sums.v[i][h]);
+        }
+      });
   for (int64_t head = 0; head < call.heads; ++head) {
     const float shrink = weigh_keys<V, Format>(call, work, head, count);
     float* sums = work.sums + head * width;
     scale_row<V>(sums, shrink, width, sums);
   }
   const Panels v{values, kLanes * kKeyBlock * kElement, 0, 0};
-  multiply_tile<V>(format, v, 0, width / kLanes,
-                   {work.p, call.heads, (count + kBlock - 1) / kBlock},
-                   [&]<int panels, int heads>(int64_t panel, int64_t first,
-                                              const Sums<V, panels, heads>& sums) {
-                     for (int h = 0; h < heads; ++h) {
-                       float* row = work.sums + (first + h) * width + panel * kLanes;
-                       for (int i = 0; i < panels; ++i) {
-                         V::store(row + i * kLanes, V::load(row + i * kLanes) + sums.v[i][h]);
-                       }
-                     }
-                   });
+  multiply_tile<V>(
+      format, v, 0, width / kLanes, {work.p, call.heads, (count + kBlock - 1) / kBlock},
+      [&]<int panels, int heads>(int64_t panel, int64_t first, const Sums<V, panels, heads>& sums) {
+        for (int h = 0; h < heads; ++h) {
+          float* row = work.sums + (first + h) * width + panel * kLanes;
+          for (int i = 0; i < panels; ++i) {
+            V::store(row + i * kLanes, V::load(row + i * kLanes) + sums.v[i][h]);
+          }
+        }
+      });
 }
 
 template <class V, class Format>

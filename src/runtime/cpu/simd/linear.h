@@ -264,9 +264,9 @@ template <class V, class Format>
 inline void run_tile(const LinearCall& call, const Format& format, const Panels& w,
                      int64_t first_panel, int64_t begin, int64_t end, int64_t token) {
   const int64_t left = call.input.count - token;
-  const Tile tile{static_cast<const uint8_t*>(call.input.x) +
-                      token * call.matrix.blocks * Format::kTokenBytes,
-                  left < kTile ? left : kTile, call.matrix.blocks};
+  const Tile tile{
+      static_cast<const uint8_t*>(call.input.x) + token * call.matrix.blocks * Format::kTokenBytes,
+      left < kTile ? left : kTile, call.matrix.blocks};
   multiply_tile<V>(format, w, begin - first_panel, end - first_panel, tile,
                    [&]<int panels, int tokens>(int64_t panel, int64_t first,
                                                const Sums<V, panels, tokens>& sums) {
@@ -317,8 +317,8 @@ inline void decode_scales(const uint8_t* from, int64_t groups, uint8_t* to) {
 }
 
 // With several tiles, weights are decoded once for all of them. `decoded` reads what
-// `decode(from, to)` writes; a decoded panel takes `bytes`. The last tile, when it is not whole, goes
-// the way of a single one.
+// `decode(from, to)` writes; a decoded panel takes `bytes`. The last tile, when it is not whole,
+// goes the way of a single one.
 template <class V, class Format, class Decoded, class Decode>
 inline void run_decoded(const LinearCall& call, const Format& format, const Decoded& decoded,
                         int64_t bytes, int64_t scale_offset, const Decode& decode) {
@@ -345,9 +345,7 @@ inline void run_plain(const LinearCall& call, const Weights& w) {
   const int64_t blocks = call.matrix.blocks;
   const WholeTiles<PlainFormat<V, DecodedWeights<V>>> decoded{};
   run_decoded<V>(call, format, decoded, blocks * kBlockPairs * DecodedWeights<V>::kStep, 0,
-                 [&](const uint8_t* from, uint8_t* to) {
-                   decode_weights<V>(w, from, blocks, to);
-                 });
+                 [&](const uint8_t* from, uint8_t* to) { decode_weights<V>(w, from, blocks, to); });
 }
 
 template <class V, class Scales>

@@ -103,16 +103,4 @@ inline typename V::F round_e2m1(typename V::F x) {
   return with_sign_of<V>(x, r);
 }
 
-// Values of E4M3 codes in the lower bytes of the lanes; NaN codes are not expected.
-template <class V>
-inline typename V::F e4m3_to_float(typename V::I codes) {
-  using F = typename V::F;
-  using I = typename V::I;
-  const I magnitude = codes & V::set(0x7fu);
-  const F normal = V::floats(V::template shift_left<20>(magnitude) + V::set(120u << 23));
-  const F subnormal = V::to_float(magnitude) * V::set(0x1p-9F);
-  const I sign = V::template shift_left<24>(codes & V::set(0x80u));
-  return V::floats(sign | V::bits(V::select(V::less(magnitude, V::set(8u)), subnormal, normal)));
-}
-
 }  // namespace levin::runtime::cpu

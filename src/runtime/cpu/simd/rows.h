@@ -58,9 +58,8 @@ void gated_norm(const float* y, const float* z, const float* weight, int64_t cou
 template <class V>
 void scale_row(const float* x, float factor, int64_t count, float* out) {
   const auto f = V::set(factor);
-  for_lanes(count, [&](int64_t i, int64_t n) {
-    V::store_first(out + i, V::load_first(x + i, n) * f, n);
-  });
+  for_lanes(count,
+            [&](int64_t i, int64_t n) { V::store_first(out + i, V::load_first(x + i, n) * f, n); });
 }
 
 template <class V>
@@ -77,9 +76,10 @@ int64_t argmax(const float* x, int64_t count) {
   auto best_at = V::set(0u);
   auto at = V::lane_index();
   for_lanes(count, [&](int64_t i, int64_t n) {
-    const auto v = n == kLanes ? V::load(x + i)
-                               : V::select(V::less(V::lane_index(), V::set(static_cast<uint32_t>(n))),
-                                           V::load_first(x + i, n), V::set(-__builtin_inff()));
+    const auto v = n == kLanes
+                       ? V::load(x + i)
+                       : V::select(V::less(V::lane_index(), V::set(static_cast<uint32_t>(n))),
+                                   V::load_first(x + i, n), V::set(-__builtin_inff()));
     const auto larger = V::less(best, v);
     best = V::select(larger, v, best);
     best_at = V::select(larger, at, best_at);

@@ -59,7 +59,8 @@ struct Avx2 {
   static F load_first(const float* p, int64_t n) {
     if (n >= kLanes) return load(p);
     const I m = first(n);
-    return {_mm256_maskload_ps(p, m.a), n > 8 ? _mm256_maskload_ps(p + 8, m.b) : _mm256_setzero_ps()};
+    return {_mm256_maskload_ps(p, m.a),
+            n > 8 ? _mm256_maskload_ps(p + 8, m.b) : _mm256_setzero_ps()};
   }
   static void store_first(float* p, F x, int64_t n) {
     if (n >= kLanes) return store(p, x);
@@ -77,7 +78,6 @@ struct Avx2 {
   }
   static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-  static F sqrt(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
   static float sum(F x) {
     const __m256 h = _mm256_add_ps(x.a, x.b);
     __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
@@ -121,11 +121,6 @@ struct Avx2 {
             _mm256_blendv_ps(no.b, yes.b, _mm256_castsi256_ps(m.b))};
   }
   static I select(M m, I yes, I no) { return bits(select(m, floats(yes), floats(no))); }
-  static uint32_t mask_bits(M m) {
-    const F f = floats(m);
-    return static_cast<uint32_t>(_mm256_movemask_ps(f.a)) |
-           static_cast<uint32_t>(_mm256_movemask_ps(f.b)) << 8;
-  }
 
   static F load_bf16(const uint16_t* p) {
     const auto* q = reinterpret_cast<const __m128i*>(p);
@@ -153,10 +148,6 @@ struct Avx2 {
   static F round_f16(F x) {
     return {_mm256_cvtph_ps(_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT)),
             _mm256_cvtph_ps(_mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT))};
-  }
-  static I load_bytes(const uint8_t* p) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
   }
 
   // An E4M3 code shifted into F16's place is 2^-8 times its value.
@@ -256,8 +247,7 @@ struct Avx2 {
     return _mm256_or_si256(sign, magnitude);
   }
   static F half_floats(I words) {
-    const __m256i packed =
-        _mm256_permute4x64_epi64(_mm256_packus_epi32(words.a, words.b), 0xd8);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(words.a, words.b), 0xd8);
     const F halves = {_mm256_cvtph_ps(_mm256_castsi256_si128(packed)),
                       _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1))};
     return halves * set(256.0F);

@@ -54,7 +54,6 @@ struct Avx512 {
   static F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
   static F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
-  static F sqrt(F a) { return {_mm512_sqrt_ps(a.v)}; }
   static float sum(F a) { return _mm512_reduce_add_ps(a.v); }
   static float largest(F a) { return _mm512_reduce_max_ps(a.v); }
 
@@ -83,15 +82,14 @@ struct Avx512 {
   static M less(I a, I b) { return {_mm512_cmplt_epu32_mask(a.v, b.v)}; }
   static F select(M m, F yes, F no) { return {_mm512_mask_blend_ps(m.v, no.v, yes.v)}; }
   static I select(M m, I yes, I no) { return {_mm512_mask_blend_epi32(m.v, no.v, yes.v)}; }
-  static uint32_t mask_bits(M m) { return m.v; }
 
   static F load_bf16(const uint16_t* p) { return floats(shift_left<16>({load_words(p)})); }
   static void store_bf16(uint16_t* p, F x) {
     const I b = bits(x);
     const I rounded = shift_right<16>(b + set(0x7fffu) + (shift_right<16>(b) & set(1u)));
     const I nan = shift_right<16>(b) | set(0x40u);
-    const I word = {_mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), rounded.v,
-                                            nan.v)};
+    const I word = {
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), rounded.v, nan.v)};
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(word.v));
   }
   static F load_f16(const uint16_t* p) {
@@ -101,9 +99,6 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, kNearest));
   }
   static F round_f16(F x) { return {_mm512_cvtph_ps(_mm512_cvtps_ph(x.v, kNearest))}; }
-  static I load_bytes(const uint8_t* p) {
-    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
-  }
 
   // An E4M3 code shifted into F16's place is 2^-8 times its value.
   static constexpr float kBlockScaleFactor = 256.0F;

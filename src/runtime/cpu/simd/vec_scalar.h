@@ -107,9 +107,6 @@ struct Scalar {
   static F min(F a, F b) {
     return map([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
   }
-  static F sqrt(F a) {
-    return map([&](int i) { return __builtin_sqrtf(a.v[i]); });
-  }
   static float sum(F a) {
     for (int half = kLanes / 2; half > 0; half /= 2) {
       for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
@@ -169,12 +166,6 @@ struct Scalar {
   static I select(M m, I yes, I no) {
     return imap([&](int i) { return (yes.v[i] & m.v[i]) | (no.v[i] & ~m.v[i]); });
   }
-  // Bit i: lane i.
-  static uint32_t mask_bits(M m) {
-    uint32_t result = 0;
-    for (int i = 0; i < kLanes; ++i) result |= (m.v[i] & 1u) << i;
-    return result;
-  }
 
   static F load_bf16(const uint16_t* p) {
     return map([&](int i) { return __builtin_bit_cast(float, uint32_t{p[i]} << 16); });
@@ -183,8 +174,8 @@ struct Scalar {
     for (int i = 0; i < kLanes; ++i) {
       const auto b = __builtin_bit_cast(uint32_t, x.v[i]);
       const bool nan = (b & 0x7fffffffu) > 0x7f800000u;
-      p[i] = static_cast<uint16_t>(nan ? (b >> 16) | 0x40u
-                                       : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+      p[i] =
+          static_cast<uint16_t>(nan ? (b >> 16) | 0x40u : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
     }
   }
   static F load_f16(const uint16_t* p) {
@@ -195,9 +186,6 @@ struct Scalar {
   }
   static F round_f16(F x) {
     return map([&](int i) { return f16_value(f16_code(x.v[i])); });
-  }
-  static I load_bytes(const uint8_t* p) {
-    return imap([&](int i) { return uint32_t{p[i]}; });
   }
 
   // Block scales are E4M3 without sign; this returns them divided by kBlockScaleFactor.
@@ -225,8 +213,7 @@ struct Scalar {
     return {__builtin_bit_cast(float, *p << 16), __builtin_bit_cast(float, *p & 0xffff0000u)};
   }
   static F dot(F sum, Pair w, PairInput x) {
-    return map(
-        [&](int i) { return (sum.v[i] + w.even.v[i] * x.even) + w.odd.v[i] * x.odd; });
+    return map([&](int i) { return (sum.v[i] + w.even.v[i] * x.even) + w.odd.v[i] * x.odd; });
   }
 
   // Values of the 16 codes of a 4-bit format.
@@ -267,9 +254,9 @@ struct Scalar {
 
   static float e4m3_value(uint8_t code) {
     const uint32_t magnitude = code & 0x7fu;
-    const float value =
-        magnitude < 8 ? static_cast<float>(magnitude) * 0x1p-9F
-                      : __builtin_bit_cast(float, (magnitude << 20) + (uint32_t{120} << 23));
+    const float value = magnitude < 8
+                            ? static_cast<float>(magnitude) * 0x1p-9F
+                            : __builtin_bit_cast(float, (magnitude << 20) + (uint32_t{120} << 23));
     return (code & 0x80u) != 0 ? -value : value;
   }
   static float f16_value(uint16_t code) {

@@ -103,9 +103,7 @@ template <class V, class Encoded>
 struct DecodedScales {
   static constexpr int kStep = 4 * kLanes;
   static constexpr float kFactor = Encoded::kFactor;
-  static typename V::F load(const uint8_t* p) {
-    return V::load(reinterpret_cast<const float*>(p));
-  }
+  static typename V::F load(const uint8_t* p) { return V::load(reinterpret_cast<const float*>(p)); }
 };
 
 // Formats that meet float32 activations: a step holds kColumns columns.
