@@ -54,8 +54,8 @@ double read_bandwidth() {
         for (int64_t i = range.begin; i + 8 <= range.end; i += 8) {
           for (int j = 0; j < 8; ++j) sum[j] += data[i + j];
         }
-        sums[static_cast<std::size_t>(thread) * 8] = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] +
-                                                     sum[5] + sum[6] + sum[7];
+        sums[static_cast<std::size_t>(thread) * 8] =
+            sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
       });
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       benchmark::DoNotOptimize(sums.data());
@@ -117,7 +117,9 @@ struct Matrices {
     const bool four_bits = format.group > 0;
     // The masks keep exponents moderate and exclude NaN.
     fill(weight, elements * (four_bits ? 4 : format.bits) / 8,
-         four_bits ? ~uint64_t{0} : format.bits == 8 ? 0xbfbfbfbfbfbfbfbfULL : 0xbfffbfffbfffbfffULL);
+         four_bits          ? ~uint64_t{0}
+         : format.bits == 8 ? 0xbfbfbfbfbfbfbfbfULL
+                            : 0xbfffbfffbfffbfffULL);
     if (four_bits) {
       fill(scales, elements / format.group * (format.group == 16 ? 1 : 2),
            format.group == 16 ? 0x3f3f3f3f3f3f3f3fULL : 0x3fff3fff3fff3fffULL);
@@ -190,8 +192,7 @@ void report(benchmark::State& state, double bytes, double multiplications) {
   const auto passes = static_cast<double>(state.iterations());
   using benchmark::Counter;
   state.counters["GB/s"] = Counter(bytes * passes * 1e-9, Counter::kIsRate);
-  state.counters["of_read"] =
-      Counter(bytes * passes * 1e-9 / read_bandwidth(), Counter::kIsRate);
+  state.counters["of_read"] = Counter(bytes * passes * 1e-9 / read_bandwidth(), Counter::kIsRate);
   state.counters["GFLOP/s"] = Counter(2 * multiplications * passes * 1e-9, Counter::kIsRate);
 }
 
@@ -281,7 +282,8 @@ void register_all() {
           const std::string name = std::string(tokens > 8 ? "prefill/" : "decode/") +
                                    std::string(name_of(isa)) + "/" + format.name + "/" +
                                    shape.name + "/" + std::to_string(tokens);
-          add(name, [=](benchmark::State& state) { run_linear(state, isa, format, shape, tokens); });
+          add(name,
+              [=](benchmark::State& state) { run_linear(state, isa, format, shape, tokens); });
         }
       }
     }

@@ -21,9 +21,10 @@ bool is_quantized(const model::Linear& linear) {
 // Of a folder without tokenizer: some ids that every vocabulary has.
 std::vector<int32_t> prompt_of(const Engine& engine) {
   if (engine.tokenizer) return engine.tokenizer->encode(kPrompt);
-  std::vector<int32_t> ids;
-  for (int32_t id = 0; id < 16; ++id) {
-    ids.push_back(static_cast<int32_t>((7 * id + 3) % engine.model->config.vocab_size));
+  std::vector<int32_t> ids(16);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] =
+        static_cast<int32_t>((7 * static_cast<int64_t>(i) + 3) % engine.model->config.vocab_size);
   }
   return ids;
 }

@@ -1,10 +1,10 @@
 // Turns -> prompt text, with the chat template of the checkpoint: chat_template.jinja, or the
-// chat_template string of tokenizer_config.json. What of Jinja levin speaks is listed in jinja/ast.h
-// (syntax) and in the tables behind jinja/builtins.h (filters, tests, functions, methods); a template
-// that uses more is refused by the name of the construct. What is accepted renders as Python's Jinja2
-// renders it in transformers, but for three corners: `safe` marks nothing, a name that is assigned
-// only later is looked up in the variables where Jinja already calls it undefined, and constant
-// expressions are not folded.
+// chat_template string of tokenizer_config.json. What of Jinja levin speaks is listed in
+// jinja/ast.h (syntax) and in the tables behind jinja/builtins.h (filters, tests, functions,
+// methods); a template that uses more is refused by the name of the construct. What is accepted
+// renders as Python's Jinja2 renders it in transformers, but for three corners: `safe` marks
+// nothing, a name that is assigned only later is looked up in the variables where Jinja already
+// calls it undefined, and constant expressions are not folded.
 #pragma once
 
 #include <filesystem>

@@ -268,6 +268,7 @@ TEST(Folder, MisalignedTensorsAreReadable) {
                           make_tensor<float>("b.weight", DType::kF32, {2}, {1.5F, -2.0F})});
   const auto checkpoint = Checkpoint::open(folder.path());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       const TensorView view = checkpoint->view("b.weight");

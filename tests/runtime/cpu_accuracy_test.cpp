@@ -3,8 +3,8 @@
 // The two differ in that the fast one rounds to BF16 what its matrices multiply, queries and
 // attention weights included (and sums in another order, which is nothing beside that). How much
 // that may move the logits is a property of the model: here it is measured on the reference itself,
-// by disturbing the weights of all its norms by up to one part in 2^8. That multiplies the inputs of
-// every linear that follows a norm with 1 + d, |d| <= 2^-8: twice the most that rounding to BF16
+// by disturbing the weights of all its norms by up to one part in 2^8. That multiplies the inputs
+// of every linear that follows a norm with 1 + d, |d| <= 2^-8: twice the most that rounding to BF16
 // does, to make up for the linears that follow no norm (o_proj, down_proj) and for attention. The
 // fast runtime must stay within the largest effect of a few such disturbances.
 #include <fmt/format.h>

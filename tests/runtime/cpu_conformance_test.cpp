@@ -13,8 +13,7 @@ using conformance::Check;
 conformance::Subject subject() {
   static const auto model =
       model::load_model(std::filesystem::path(LEVIN_SOURCE_DIR) / "models/tiny");
-  return {
-      model, make_cpu_runtime, {KvCacheDType::kBf16, KvCacheDType::kFp8, KvCacheDType::kF32}};
+  return {model, make_cpu_runtime, {KvCacheDType::kBf16, KvCacheDType::kFp8, KvCacheDType::kF32}};
 }
 
 class CpuConformance : public ::testing::TestWithParam<Check> {};

@@ -52,12 +52,12 @@ inline std::map<std::string, float> input_maxima(std::span<const int32_t> tokens
   std::map<std::string, float> maxima;
   const auto runtime = make_reference_runtime(
       tiny_model(), {.max_model_len = 512, .max_extend_tokens = static_cast<int>(tokens.size())});
-  runtime->set_observer({.hidden = {},
-                         .linear_input = [&](const model::Linear& linear,
-                                             std::span<const float> input, int) {
-                           float& maximum = maxima[linear.name];
-                           for (const float x : input) maximum = std::max(maximum, std::fabs(x));
-                         }});
+  runtime->set_observer(
+      {.hidden = {},
+       .linear_input = [&](const model::Linear& linear, std::span<const float> input, int) {
+         float& maximum = maxima[linear.name];
+         for (const float x : input) maximum = std::max(maximum, std::fabs(x));
+       }});
   runtime->extend(std::vector<Extend>{{.tokens = tokens}});
   return maxima;
 }
@@ -96,7 +96,8 @@ inline VariantModel make_variant(const model::Model& base, const Variant& varian
     owned->linear.activation = variant.activations;
     const auto seen = maxima.find(original->name);
     const float maximum = seen == maxima.end() ? largest : seen->second;
-    if (variant.activations == ActivationFormat::kFp8Static) owned->linear.input_scale = maximum / 448;
+    if (variant.activations == ActivationFormat::kFp8Static)
+      owned->linear.input_scale = maximum / 448;
     if (variant.activations == ActivationFormat::kNvfp4) owned->linear.input_scale = maximum / 2688;
     // linears() points into our own copy.
     *const_cast<model::Linear*>(original) = owned->linear;

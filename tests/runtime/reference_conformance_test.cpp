@@ -8,10 +8,11 @@ namespace {
 
 using conformance::Check;
 
-conformance::Subject subject_of(std::shared_ptr<const model::Model> model) {
+conformance::Subject subject_of(std::shared_ptr<const model::Model> model,
+                                std::vector<KvCacheDType> kv_cache_dtypes) {
   return {.model = std::move(model),
           .make = make_reference_runtime,
-          .kv_cache_dtypes = {KvCacheDType::kF32, KvCacheDType::kBf16, KvCacheDType::kFp8},
+          .kv_cache_dtypes = std::move(kv_cache_dtypes),
           .threads = 1};
 }
 
@@ -20,14 +21,14 @@ const std::filesystem::path kSource = LEVIN_SOURCE_DIR;
 // The bundled model.
 conformance::Subject subject() {
   static const auto model = model::load_model(kSource / "models/tiny");
-  return subject_of(model);
+  return subject_of(model, {KvCacheDType::kF32, KvCacheDType::kFp8});
 }
 
 // Random weights in the shape of Super: latent experts in groups, in the draft head too.
 conformance::Subject super_like() {
   static const auto model =
       model::load_model(kSource / "tests/data/blocks/super_like", model::LoadFormat::kDummy);
-  return subject_of(model);
+  return subject_of(model, {KvCacheDType::kF32, KvCacheDType::kBf16, KvCacheDType::kFp8});
 }
 
 class ReferenceConformance : public ::testing::TestWithParam<Check> {};

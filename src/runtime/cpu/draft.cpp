@@ -282,7 +282,8 @@ void DraftHead::plan_draft(std::span<const Draft> batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Slot& slot = state_[batch[i].slot];
     const int64_t last = slot.length - 1;
-    draft_.add(batch[i].slot, last, {slot.draft.hidden[last - slot.draft.first], batch[i].next_token});
+    draft_.add(batch[i].slot, last,
+               {slot.draft.hidden[last - slot.draft.first], batch[i].next_token});
     active_.push_back(static_cast<int>(i));
     logits_rows_.push_back(static_cast<int32_t>(static_cast<int>(i) * max_drafts_));
     proposed_[i] = batch[i].k;
@@ -335,9 +336,9 @@ void DraftHead::run_draft(const Shared& shared, int thread) {
 }
 
 std::span<const int32_t> DraftHead::drafts(int entry) const {
-  return std::span(drafts_).subspan(static_cast<std::size_t>(entry) * max_drafts_,
-                                    static_cast<std::size_t>(
-                                        proposed_[static_cast<std::size_t>(entry)]));
+  return std::span(drafts_).subspan(
+      static_cast<std::size_t>(entry) * max_drafts_,
+      static_cast<std::size_t>(proposed_[static_cast<std::size_t>(entry)]));
 }
 
 std::span<const float> DraftHead::logits(int entry, int step) const {

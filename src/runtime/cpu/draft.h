@@ -1,11 +1,11 @@
-// The draft head (multi-token prediction; formulas: vLLM's nemotron_h_mtp.py). At position p it takes
-// the backbone's hidden state of token p after norm_f and token p + 1, and predicts token p + 2; its
-// output, after final_layernorm, takes the hidden state's place for the next proposal.
+// The draft head (multi-token prediction; formulas: vLLM's nemotron_h_mtp.py). At position p it
+// takes the backbone's hidden state of token p after norm_f and token p + 1, and predicts token p +
+// 2; its output, after final_layernorm, takes the hidden state's place for the next proposal.
 //
 // Its attention has a cache with one entry for each position. An entry needs only the head's fusion
 // and two projections, but also the next token, so entries are made late: those of a long prompt at
-// the end of the extend that reads it, the few of decoded or verified tokens together with the first
-// pass of the next draft, which reads the same weights anyway.
+// the end of the extend that reads it, the few of decoded or verified tokens together with the
+// first pass of the next draft, which reads the same weights anyway.
 #pragma once
 
 #include <cstdint>
@@ -101,12 +101,12 @@ class DraftHead {
   DraftRows before_, after_, draft_;
   std::span<const Draft> batch_;
   int steps_ = 0;
-  std::vector<int> active_;             // batch entries of the rows that make proposals
-  std::vector<int32_t> logits_rows_;    // where their logits go
-  std::vector<int> proposed_;           // by entry of the last draft
-  std::vector<int32_t> drafts_;         // [slots][max drafts]
-  std::vector<Best> best_;              // [threads][slots]
-  Rows logits_;                         // [slots * max drafts][vocab]
+  std::vector<int> active_;           // batch entries of the rows that make proposals
+  std::vector<int32_t> logits_rows_;  // where their logits go
+  std::vector<int> proposed_;         // by entry of the last draft
+  std::vector<int32_t> drafts_;       // [slots][max drafts]
+  std::vector<Best> best_;            // [threads][slots]
+  Rows logits_;                       // [slots * max drafts][vocab]
   Arena arena_;
 };
 

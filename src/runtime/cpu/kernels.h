@@ -26,10 +26,10 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 // columns in one sequential pass; rows and columns are padded with zero weights. The first four
 // formats meet BF16 activations, the others float32 ones.
 enum class PanelFormat : uint8_t {
-  kBf16,      // [columns / 2][16 rows][2] BF16
-  kFp8,       // [columns / 4][64] E4M3; byte 16 i + 8 s + j is row 4 i + j / 2, column 2 s + j % 2
-  kNvfp4,     // [columns / 8][16 rows] words, see below; then E4M3 scales [columns / 16][16 rows]
-  kInt4,      // the same words; then BF16 scales [columns / group][16 rows]
+  kBf16,       // [columns / 2][16 rows][2] BF16
+  kFp8,        // [columns / 4][64] E4M3; byte 16 i + 8 s + j is row 4 i + j / 2, column 2 s + j % 2
+  kNvfp4,      // [columns / 8][16 rows] words, see below; then E4M3 scales [columns / 16][16 rows]
+  kInt4,       // the same words; then BF16 scales [columns / group][16 rows]
   kBf16ByF32,  // as kBf16
   kF16ByF32,   // [columns][16 rows] F16
   kF32ByF32    // [columns][16 rows] F32
@@ -150,8 +150,8 @@ constexpr int64_t kv_block_bytes(int64_t head_dim, int64_t element_bytes) {
 }
 
 constexpr int64_t attend_work_floats(int64_t heads, int64_t head_dim) {
-  return heads * (round_up(head_dim, kLanes) + round_up(head_dim, kBlock) + 2 * kKeyBlock +
-                  2 * kLanes);
+  return heads *
+         (round_up(head_dim, kLanes) + round_up(head_dim, kBlock) + 2 * kKeyBlock + 2 * kLanes);
 }
 
 // Where a panel holds the weight of row `lane` (0..15) and column `k`, in elements.

@@ -1,6 +1,6 @@
-// Mamba-2 (Dao and Gu, arXiv 2405.21060) as a recurrence over tokens, prefill included: any split of
-// the same tokens then gives the same bits. Threads share the heads; a thread convolves the B and C
-// of a group once for its heads of that group.
+// Mamba-2 (Dao and Gu, arXiv 2405.21060) as a recurrence over tokens, prefill included: any split
+// of the same tokens then gives the same bits. Threads share the heads; a thread convolves the B
+// and C of a group once for its heads of that group.
 #include <algorithm>
 
 #include "runtime/cpu/blocks.h"
@@ -14,10 +14,10 @@ namespace {
 struct Inputs {
   const model::Config& config;
   Rows old_log;
-  Rows rows;        // of this pass, from x on
-  int64_t history;  // conv_kernel - 1
-  int64_t replay;   // tokens of the old log
-  int64_t count;    // new tokens
+  Rows rows;         // of this pass, from x on
+  int64_t history;   // conv_kernel - 1
+  int64_t replay;    // tokens of the old log
+  int64_t count;     // new tokens
   int64_t position;  // of the first token, that is of the first one in the log
 
   int64_t tokens() const { return replay + count; }
@@ -88,11 +88,10 @@ class HeadRunner {
       convolve_channels(c, state, token + i, scratch().bc[i] + state);
       convolve_channels(begin * config_.mamba_head_dim, (end - begin) * config_.mamba_head_dim,
                         token + i, scratch().x[i]);
-      pass_.kernels().ssm_dt(inputs_.dt(token + i) + begin, block_.dt_bias.data() + begin,
-                             block_.a.data() + begin, end - begin,
-                             static_cast<float>(config_.time_step_limit_min),
-                             static_cast<float>(config_.time_step_limit_max), scratch().dt[i],
-                             scratch().decay[i]);
+      pass_.kernels().ssm_dt(
+          inputs_.dt(token + i) + begin, block_.dt_bias.data() + begin, block_.a.data() + begin,
+          end - begin, static_cast<float>(config_.time_step_limit_min),
+          static_cast<float>(config_.time_step_limit_max), scratch().dt[i], scratch().decay[i]);
     }
   }
 
@@ -109,8 +108,8 @@ class HeadRunner {
       step.skip = scratch().skip[i];
       const int64_t row = first_row_ + token + i - inputs_.replay;
       step.y = output ? pass_.work().y[row] + head * head_dim : nullptr;
-      step.stream = static_cast<uint64_t>(layer_) << 32 |
-                    static_cast<uint32_t>(inputs_.position + token + i);
+      step.stream =
+          static_cast<uint64_t>(layer_) << 32 | static_cast<uint32_t>(inputs_.position + token + i);
       pass_.kernels().scale(x, scratch().dt[i][index], head_dim, scratch().dt_x[i]);
       if (output) {
         pass_.kernels().scale(x, block_.d[static_cast<std::size_t>(head)], head_dim,

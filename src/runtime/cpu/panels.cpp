@@ -235,7 +235,8 @@ void pack_panels(const Matrix& matrix, int64_t begin, int64_t end, uint8_t* data
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const int64_t row = p * kLanes + lane;
       row_scale[row] = row_scale_of(linear, row);
-      if (bias != nullptr) bias[row] = row < linear.out ? linear.bias[static_cast<std::size_t>(row)] : 0.0F;
+      if (bias != nullptr)
+        bias[row] = row < linear.out ? linear.bias[static_cast<std::size_t>(row)] : 0.0F;
       if (row < linear.out) PanelWriter{matrix, panel, lane, row}.write();
     }
   }

@@ -44,8 +44,8 @@ State::State(const model::Config& config, const Options& options)
     : slots_(static_cast<std::size_t>(options.max_num_seqs)) {
   const KvFormat format = kv_format(options.kv_cache_dtype);
   const int64_t log_rows = config.conv_kernel - 1 + options.max_rewind;
-  const int64_t cells = config.mamba_num_heads * config.ssm_state_size *
-                        round_up(config.mamba_head_dim, kLanes);
+  const int64_t cells =
+      config.mamba_num_heads * config.ssm_state_size * round_up(config.mamba_head_dim, kLanes);
   const bool f16 = options.ssm_cache_dtype == SsmCacheDType::kF16;
   Layout layout;
   for (Slot& slot : slots_) {

@@ -34,9 +34,9 @@ struct KvCache {
 // The part of the draft head's state that is not its KvCache: hidden states of the last tokens,
 // needed for cache entries that are not made yet (draft.h).
 struct DraftLog {
-  int64_t entries = 0;      // positions whose cache entry is final
-  int64_t first = 0;        // position of row 0
-  Rows hidden;              // [kDraftLogRows + max_rewind][hidden]
+  int64_t entries = 0;  // positions whose cache entry is final
+  int64_t first = 0;    // position of row 0
+  Rows hidden;          // [kDraftLogRows + max_rewind][hidden]
   int32_t* tokens = nullptr;
 };
 
@@ -44,7 +44,7 @@ struct Slot {
   int64_t length = 0;
   int64_t kept = 0;  // tokens that the Mamba states hold; length - kept are in the logs
   int64_t rewindable_to = 0;
-  int log = 0;       // which of the two logs is current
+  int log = 0;                    // which of the two logs is current
   std::vector<MambaState> mamba;  // by layer; empty places for other kinds
   std::vector<KvCache> kv;        // by layer
   KvCache draft_kv;

@@ -1,5 +1,5 @@
-// The model's weights as the CPU runtime reads them: matrices repacked into one arena, small vectors
-// where the model keeps them.
+// The model's weights as the CPU runtime reads them: matrices repacked into one arena, small
+// vectors where the model keeps them.
 #pragma once
 
 #include <cstdint>

@@ -30,20 +30,20 @@ struct Routing {
     int32_t expert = 0;
     float weight = 0;
   };
-  Choice* chosen = nullptr;        // [rows][experts per token]
-  float* scores = nullptr;         // [2 * experts + groups], scratch of one row
-  int32_t* offsets = nullptr;      // [experts + 1]
-  int32_t* pair_row = nullptr;     // [pairs]
-  float* pair_weight = nullptr;    // [pairs]
+  Choice* chosen = nullptr;      // [rows][experts per token]
+  float* scores = nullptr;       // [2 * experts + groups], scratch of one row
+  int32_t* offsets = nullptr;    // [experts + 1]
+  int32_t* pair_row = nullptr;   // [pairs]
+  float* pair_weight = nullptr;  // [pairs]
 };
 
 // Convolved inputs and step sizes of the Mamba heads of a group, some tokens at a time.
 inline constexpr int64_t kMambaChunk = 64;
 struct MambaScratch {
-  Rows bc;                // [chunk][2 * state]
-  Rows x;                 // [chunk][heads of a group * head_dim]
-  Rows dt, decay;         // [chunk][heads of a group]
-  Rows dt_x, skip;        // [chunk][head_dim]
+  Rows bc;                   // [chunk][2 * state]
+  Rows x;                    // [chunk][heads of a group * head_dim]
+  Rows dt, decay;            // [chunk][heads of a group]
+  Rows dt_x, skip;           // [chunk][head_dim]
   SsmStep* steps = nullptr;  // [chunk]
   float* state = nullptr;    // [heads of a group], of a head while it is not yet to be kept
 };
@@ -65,24 +65,24 @@ struct Workspace {
 
   int64_t max_rows = 0;
   // The residual stream, and a copy of rows of it after normalization.
-  Rows hidden;      // [rows][hidden]
-  Rows normed;      // [rows][hidden]
-  Rows final;       // [rows][hidden], after norm_f
+  Rows hidden;  // [rows][hidden]
+  Rows normed;  // [rows][hidden]
+  Rows final;   // [rows][hidden], after norm_f
   StageBuffer stages[kStages];
   // Mamba
-  Rows projected;   // [rows][z, x, B, C, dt]
-  Rows y;           // [rows][d_inner]
+  Rows projected;  // [rows][z, x, B, C, dt]
+  Rows y;          // [rows][d_inner]
   // Attention
-  Rows q, k, v;     // [rows][q_rows], [rows][kv_rows]
-  Rows attended;    // [rows][q_rows]
+  Rows q, k, v;   // [rows][q_rows], [rows][kv_rows]
+  Rows attended;  // [rows][q_rows]
   // Mixture of experts and dense blocks
-  Rows router;      // [rows][experts]
+  Rows router;                 // [rows][experts]
   Rows latent_in, latent_out;  // [rows][latent]
-  Rows shared;      // [rows][widest feed-forward block that is not an expert]
-  Rows experts;     // [rows * experts per token][intermediate]
+  Rows shared;                 // [rows][widest feed-forward block that is not an expert]
+  Rows experts;                // [rows * experts per token][intermediate]
   Routing routing;
   // Draft head
-  Rows fused;       // [rows][2 * hidden]
+  Rows fused;  // [rows][2 * hidden]
   std::vector<Private> threads;
 
   int64_t bytes() const { return arena_.bytes(); }
