@@ -10,6 +10,7 @@
 #include "cli/generation.h"
 #include "cli/sampling_flags.h"
 #include "core/files.h"
+#include "text/conversation.h"
 
 namespace levin::cli {
 namespace {
@@ -36,28 +37,11 @@ struct GenerateFlags {
   bool json = false;
 };
 
-// The chat template's variables: {"messages": [...], "tools": [...], ...}, or just the messages.
-nlohmann::ordered_json read_messages(const std::string& path) {
-  const std::string text = read_text(path, kMaxPromptBytes);
-  parse_json(text, path);  // refuses what is not strict JSON, naming the file
-  auto variables = nlohmann::ordered_json::parse(text);
-  if (variables.is_array()) variables = {{"messages", std::move(variables)}};
-  if (!variables.is_object() || !variables.contains("messages") ||
-      !variables["messages"].is_array()) {
-    throw Error(
-        {.what = "not a conversation",
-         .where = path,
-         .expected = R"([{"role": "user", "content": "..."}], or an object with "messages")",
-         .found = text.substr(0, 100),
-         .hint = {}});
-  }
-  return variables;
-}
-
 std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine& engine) {
   nlohmann::ordered_json variables;
   if (!flags.messages.empty()) {
-    variables = read_messages(flags.messages);
+    variables =
+        text::parse_conversation(read_text(flags.messages, kMaxPromptBytes), flags.messages);
   } else {
     const std::string text =
         flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file, kMaxPromptBytes);

@@ -68,5 +68,7 @@ void sync_folder(const std::filesystem::path& folder);
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 nlohmann::json read_json(const std::filesystem::path& path,
                          std::size_t max_bytes = std::size_t{256} << 20);
+// JSON whose order of keys matters (templates print it). NaN and Infinity are errors here.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
 }  // namespace levin

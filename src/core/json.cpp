@@ -1,4 +1,4 @@
-// parse_json and read_json of core/files.h.
+// The JSON readers of core/files.h.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -83,9 +83,23 @@ class StrictCallback {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  const auto occurs = [&](std::string_view word) { return text.find(word) != text.npos; };
   try {
+    if (!occurs("NaN") && !occurs("Infinity")) {
+      return nlohmann::json::parse(text, StrictCallback(where));
+    }
     return nlohmann::json::parse(replace_bare_floats(text), StrictCallback(where));
   } catch (const nlohmann::json::exception& e) {
+    throw Error(
+        {.what = "not valid JSON", .where = where, .expected = {}, .found = e.what(), .hint = {}});
+  }
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
+  (void)parse_json(text, where);  // refuses duplicate keys and deep nesting
+  try {
+    return nlohmann::ordered_json::parse(text);
+  } catch (const nlohmann::ordered_json::exception& e) {  // NaN and Infinity
     throw Error(
         {.what = "not valid JSON", .where = where, .expected = {}, .found = e.what(), .hint = {}});
   }

@@ -27,15 +27,15 @@ void for_each_json_line(const std::filesystem::path& file,
 
     const std::string where = fmt::format("{}:{}", file.string(), line_number);
     require_utf8(line, where);
-    // parse_json checks depth and duplicate keys; the second parse keeps the order of keys.
-    if (!parse_json(line, where).is_object()) {
+    const nlohmann::ordered_json object = parse_ordered_json(line, where);
+    if (!object.is_object()) {
       throw Error({.what = "line is not a JSON object",
                    .where = where,
                    .expected = "{...}",
                    .found = std::string(line.substr(0, 60)),
                    .hint = {}});
     }
-    function(nlohmann::ordered_json::parse(line), where);
+    function(object, where);
     ++objects;
   }
   if (objects == 0) {

@@ -23,19 +23,6 @@ using nlohmann::ordered_json;
                .hint = {}});
 }
 
-ordered_json parse_ordered(std::string_view json, const std::string& where) {
-  (void)parse_json(json, where);  // refuses duplicate keys and deep nesting
-  try {
-    return ordered_json::parse(json);
-  } catch (const ordered_json::exception& error) {  // NaN and Infinity, which parse_json reads
-    throw Error({.what = "not valid JSON",
-                 .where = where,
-                 .expected = {},
-                 .found = error.what(),
-                 .hint = {}});
-  }
-}
-
 void check_objects(const ordered_json& array, const std::string& name, const std::string& where) {
   if (!array.is_array()) {
     fail(fmt::format("{} are not an array", name), where, array, "an array of objects");
@@ -50,7 +37,7 @@ void check_objects(const ordered_json& array, const std::string& name, const std
 }  // namespace
 
 ordered_json parse_conversation(std::string_view json, const std::string& where) {
-  ordered_json variables = parse_ordered(json, where);
+  ordered_json variables = parse_ordered_json(json, where);
   if (variables.is_array()) variables = {{"messages", std::move(variables)}};
   if (!variables.is_object() || !variables.contains("messages")) {
     fail("not a conversation", where, variables,
@@ -61,7 +48,7 @@ ordered_json parse_conversation(std::string_view json, const std::string& where)
 }
 
 ordered_json parse_tools(std::string_view json, const std::string& where) {
-  ordered_json tools = parse_ordered(json, where);
+  ordered_json tools = parse_ordered_json(json, where);
   check_objects(tools, "tools", where);
   return tools;
 }
