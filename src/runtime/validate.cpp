@@ -71,6 +71,21 @@ Options resolve_options(const model::Model& model, const Options& options) {
   return resolved;
 }
 
+void check_mtp_schedule(const model::Mtp& mtp) {
+  bool ok = !mtp.layers.empty() && mtp.layers.front().kind == model::BlockKind::kAttention;
+  std::string schedule;
+  for (std::size_t i = 0; i < mtp.layers.size(); ++i) {
+    const model::BlockKind kind = mtp.layers[i].kind;
+    schedule += static_cast<char>(kind);
+    if (i > 0) ok = ok && (kind == model::BlockKind::kMoe || kind == model::BlockKind::kMlp);
+  }
+  if (!ok) {
+    fail("this layer schedule of the MTP head is not supported", "mtp_hybrid_override_pattern",
+         "an attention layer, then MoE or dense layers, such as \"*E\"", schedule,
+         "run without speculation");
+  }
+}
+
 void check_slot(const Options& options, int slot) {
   if (slot < 0 || slot >= options.max_num_seqs) {
     fail("no such slot", "slot", fmt::format("0 to {}", options.max_num_seqs - 1),

@@ -12,6 +12,8 @@ namespace levin::runtime {
 // `options` with the defaults filled in: max_model_len from the model, threads from the machine,
 // mtp only when the model has a draft head. Throws Error for values out of range.
 Options resolve_options(const model::Model& model, const Options& options);
+// What all runtimes can draft with: an attention layer, then MoE or dense layers.
+void check_mtp_schedule(const model::Mtp& mtp);
 
 void check_slot(const Options& options, int slot);
 // Slots exist and differ, tokens are in the vocabulary, everything fits.

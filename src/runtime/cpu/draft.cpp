@@ -2,31 +2,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 
-#include "core/error.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/layout.h"
+#include "runtime/validate.h"
 
 namespace levin::runtime::cpu {
 namespace {
-
-void check_schedule(const model::Mtp& mtp) {
-  bool ok = !mtp.layers.empty() && mtp.layers.front().kind == model::BlockKind::kAttention;
-  std::string schedule;
-  for (std::size_t i = 0; i < mtp.layers.size(); ++i) {
-    const model::BlockKind kind = mtp.layers[i].kind;
-    schedule += static_cast<char>(kind);
-    if (i > 0) ok = ok && (kind == model::BlockKind::kMoe || kind == model::BlockKind::kMlp);
-  }
-  if (!ok) {
-    throw Error({.what = "this layer schedule of the MTP head is not supported",
-                 .where = "mtp_hybrid_override_pattern",
-                 .expected = "an attention layer, then MoE or dense layers, such as \"*E\"",
-                 .found = schedule,
-                 .hint = "run without speculation"});
-  }
-}
 
 KvCache& draft_cache(State& state, int slot, int /*layer*/) {
   return state[slot].draft_kv;
@@ -100,7 +82,7 @@ DraftHead::DraftHead(const model::Model& model, const Options& options, const Mt
       before_(max_rows, options.max_num_seqs * log_rows(), options.max_num_seqs),
       after_(max_rows, options.max_num_seqs * log_rows() + max_rows, options.max_num_seqs),
       draft_(max_rows, options.max_num_seqs * (log_rows() + 1), 2 * options.max_num_seqs) {
-  check_schedule(*model.mtp);
+  check_mtp_schedule(*model.mtp);
   const auto slots = static_cast<std::size_t>(options.max_num_seqs);
   active_.reserve(slots);
   logits_rows_.reserve(slots);

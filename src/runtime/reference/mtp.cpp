@@ -2,30 +2,10 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "runtime/reference/norm.h"
+#include "runtime/validate.h"
 
 namespace levin::runtime::reference {
-namespace {
-
-void check_schedule(const model::Mtp& mtp) {
-  bool ok = !mtp.layers.empty() && mtp.layers.front().kind == model::BlockKind::kAttention;
-  std::string schedule;
-  for (std::size_t i = 0; i < mtp.layers.size(); ++i) {
-    const model::BlockKind kind = mtp.layers[i].kind;
-    schedule += static_cast<char>(kind);
-    if (i > 0) ok = ok && (kind == model::BlockKind::kMoe || kind == model::BlockKind::kMlp);
-  }
-  if (!ok) {
-    throw Error({.what = "this layer schedule of the MTP head is not supported",
-                 .where = "mtp_hybrid_override_pattern",
-                 .expected = "an attention layer, then MoE or dense layers, such as \"*E\"",
-                 .found = schedule,
-                 .hint = {}});
-  }
-}
-
-}  // namespace
 
 MtpHead::MtpHead(const model::Model& model, const Context& context, int64_t max_context)
     : model_(model),
@@ -37,7 +17,7 @@ MtpHead::MtpHead(const model::Model& model, const Context& context, int64_t max_
       x_(context.max_rows * hidden_size_),
       normed_(context.max_rows * hidden_size_),
       mixed_(context.max_rows * hidden_size_) {
-  check_schedule(mtp_);
+  check_mtp_schedule(mtp_);
   const auto slots = static_cast<std::size_t>(context.options.max_num_seqs);
   const int64_t kept = context.options.max_extend_tokens + 1;
   for (std::size_t slot = 0; slot < slots; ++slot) {
