@@ -1,0 +1,71 @@
+# The CUDA runtime: a library of its own, with its tests and benchmark, linked into levin where a
+# compiler for it is found. Included at the end of the top-level CMakeLists.txt, when all rooms
+# exist. With LEVIN_CUDA=OFF nothing of it is built.
+set(LEVIN_CUDA AUTO CACHE STRING "Build the CUDA runtime: ON, OFF or AUTO (where nvcc is found)")
+set_property(CACHE LEVIN_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(LEVIN_CUDA_ARCHITECTURES 90a-real 90-virtual CACHE STRING
+  "Machine code for Hopper; PTX for later GPUs, on which it has never run")
+
+# Rooms and tests take every .cpp below their folder; those of this runtime belong to it alone.
+function(levin_without_cuda target)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "/cuda/|/cuda_[^/]*$")
+  set_property(TARGET ${target} PROPERTY SOURCES ${sources})
+endfunction()
+levin_without_cuda(levin_runtime)
+levin_without_cuda(test_runtime)
+
+set(levin_cuda_found FALSE)
+if(NOT LEVIN_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(levin_cuda_found TRUE)
+  elseif(LEVIN_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LEVIN_CUDA=ON, but there is no CUDA compiler: put nvcc on the PATH or set "
+      "CMAKE_CUDA_COMPILER")
+  endif()
+endif()
+
+if(levin_cuda_found)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES ${LEVIN_CUDA_ARCHITECTURES})
+  endif()
+  get_property(levin_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
+  if(NOT CUDA IN_LIST levin_languages)
+    enable_language(CUDA)
+  endif()
+  find_package(CUDAToolkit 12.4 REQUIRED)
+  if(LEVIN_CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${LEVIN_CCACHE})
+  endif()
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # linked by name below, so that every link sees it
+
+  # Apart from the rest because nvcc does not take the host compiler's options.
+  file(GLOB levin_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/runtime/cuda/*.cu)
+  add_library(levin_cuda_kernels OBJECT ${levin_cuda_kernels})
+  # CMake 3.25 does not know how to ask this nvcc for C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set_property(TARGET levin_cuda_kernels PROPERTY CUDA_STANDARD 20)
+  target_include_directories(levin_cuda_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(levin_cuda_kernels PRIVATE -O3 --Werror=all-warnings
+    -Xcompiler=-Wall,-Wextra,-Werror)
+
+  file(GLOB levin_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/runtime/cuda/*.cpp)
+  add_library(levin_runtime_cuda STATIC ${levin_cuda_sources}
+    $<TARGET_OBJECTS:levin_cuda_kernels>)
+  target_link_libraries(levin_runtime_cuda PUBLIC levin_runtime CUDA::cudart_static)
+  target_compile_definitions(levin_runtime_cuda PUBLIC LEVIN_CUDA=1)
+  target_link_libraries(levin_cli PUBLIC levin_runtime_cuda)
+
+  file(GLOB levin_cuda_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/runtime/cuda_*.cpp)
+  add_executable(test_cuda ${levin_cuda_tests})
+  target_include_directories(test_cuda PRIVATE ${PROJECT_SOURCE_DIR}/tests/runtime)
+  target_compile_definitions(test_cuda PRIVATE LEVIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(test_cuda PRIVATE levin_runtime_cuda GTest::gmock GTest::gtest_main)
+  include(GoogleTest)
+  gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+
+  add_executable(cuda_step ${PROJECT_SOURCE_DIR}/benchmarks/cuda_step.cpp)
+  target_link_libraries(cuda_step PRIVATE levin_runtime_cuda)
+endif()

@@ -1,0 +1,257 @@
+// A phase of the model that is a stream of weights: y = W x for up to kMaxRows tokens. What differs
+// between phases is where x comes from (linear.cu) and what happens to y (Output).
+#pragma once
+
+#include "runtime/cuda/operand.cuh"
+#include "runtime/cuda/pass.h"
+#include "runtime/cuda/stream.cuh"
+
+namespace levin::runtime::cuda {
+
+// A kernel with its parameter struct, as a host function hands it out.
+template <typename Params>
+using Kernel = void (*)(Params);
+
+enum class OutputKind : uint8_t {
+  kStore,  // data[token][row] = y
+  kAdd,    // data[token][row] += y: the residual stream
+  kRelu2,  // data[token][row] = max(y, 0)^2
+  kKey,    // into the key cache at the token's position
+  kValue,  // into the value cache
+  kLogits  // data[logits_row of the token][row] = y, and the block's largest
+};
+
+// One layer's cache of keys or values. Keys are [slot][head][position][dim], values are
+// [slot][head][dim][position], both as the tensor cores read them; `dim` is padded.
+struct KvView {
+  void* data = nullptr;
+  int64_t slot_stride = 0;  // elements
+  int capacity = 0;         // positions
+  int heads = 0;
+  int head_dim = 0;
+  int padded_dim = 0;
+  bool fp8 = false;
+  float scale = 1.0F;  // of FP8: stored = e4m3(x / scale)
+};
+
+struct Output {
+  OutputKind kind = OutputKind::kStore;
+  float* data = nullptr;
+  int stride = 0;  // floats from token to token
+  KvView cache;
+  int position_offset = 0;  // added to the token's position
+};
+
+// One linear of a phase.
+struct Part {
+  PackedMatrix matrix;
+  float factor = 1.0F;  // of format and operand
+  int operand = 0;
+  int rotation = 0;  // of the blocks; spreads small linears over them
+  Output output;
+};
+
+inline constexpr int kMaxParts = 3;
+
+// Where things are in a block's dynamic shared memory, in bytes. The warps' rings come first.
+struct SharedLayout {
+  int slot_bytes = 0;  // of a ring
+  int items = 0;
+  int operands = 0;
+  int partials = 0;
+  int scratch = 0;  // kScratchFloats, then what the kernel wants
+  int total = 0;
+  int rows = 0;  // tokens there is space for
+};
+
+// For block_sum() and the row scales of two operand spaces.
+inline constexpr int kScratchFloats = 4 * kWarps + 2 * kMaxRows;
+
+// Best token of a block among the rows it computed.
+struct Candidate {
+  float value;
+  int32_t index;
+};
+
+// Per-phase time stamps of one block: start, predecessor complete, end.
+struct Trace {
+  uint64_t* stamps = nullptr;  // [grid][3], null: off
+  __device__ void stamp(int index) const {
+    if (stamps != nullptr && threadIdx.x == 0) {
+      stamps[blockIdx.x * 3 + index] = ptx::global_timer();
+    }
+  }
+};
+
+// A block's tiles of one part of a phase, as items: every tile's segments side by side.
+struct PartItems {
+  int first_item;
+  int first_tile;
+  int tiles;
+};
+
+__device__ inline PartItems items_of_part(const Part& part, int first_item) {
+  const int grid = static_cast<int>(gridDim.x);
+  int block = static_cast<int>(blockIdx.x) + part.rotation;
+  if (block >= grid) block -= grid;
+  const int begin = part.matrix.tile_begin(block, grid);
+  return {first_item, begin, part.matrix.tile_begin(block + 1, grid) - begin};
+}
+
+// Makes the list of all parts' items, by all threads; how many there are.
+__device__ inline int make_items(const Part* parts, int part_count, int slot_bytes, Item* items) {
+  int count = 0;
+#pragma unroll 1
+  for (int p = 0; p < part_count; ++p) {
+    const PackedMatrix& m = parts[p].matrix;
+    const PartItems mine = items_of_part(parts[p], count);
+    for (int i = threadIdx.x; i < mine.tiles * m.segments; i += kThreads) {
+      items[count + i] =
+          item_of(m, mine.first_tile + i / m.segments, i % m.segments, p, slot_bytes);
+    }
+    count += mine.tiles * m.segments;
+  }
+  return count;
+}
+
+__device__ inline void store_kv(const KvView& cache, bool value, int slot, int position, int row,
+                                float x) {
+  if (position < 0) return;
+  const int head = row / cache.head_dim;
+  const int dim = row % cache.head_dim;
+  const int64_t base =
+      slot * cache.slot_stride + static_cast<int64_t>(head) * cache.capacity * cache.padded_dim;
+  const int64_t at = value ? base + static_cast<int64_t>(dim) * cache.capacity + position
+                           : base + static_cast<int64_t>(position) * cache.padded_dim + dim;
+  if (cache.fp8) {
+    static_cast<uint8_t*>(cache.data)[at] =
+        static_cast<uint8_t>(ptx::floats_to_e4m3x2(x / cache.scale, 0.0F));
+  } else {
+    static_cast<__nv_bfloat16*>(cache.data)[at] = __float2bfloat16_rn(x);
+  }
+}
+
+// What happens to y = `value` of weight row `row` and token `token`.
+__device__ inline void emit(const Output& out, const Pass& pass, int token, int row, float value,
+                            Candidate& best) {
+  switch (out.kind) {
+    case OutputKind::kStore:
+      out.data[static_cast<int64_t>(token) * out.stride + row] = value;
+      return;
+    case OutputKind::kAdd:
+      out.data[static_cast<int64_t>(token) * out.stride + row] += value;
+      return;
+    case OutputKind::kRelu2: {
+      const float positive = fmaxf(value, 0.0F);
+      out.data[static_cast<int64_t>(token) * out.stride + row] = positive * positive;
+      return;
+    }
+    case OutputKind::kKey:
+    case OutputKind::kValue:
+      store_kv(out.cache, out.kind == OutputKind::kValue, pass.slot[token],
+               pass.position[token] + out.position_offset, row, value);
+      return;
+    case OutputKind::kLogits: {
+      const int to = pass.logits_row[token];
+      if (to >= 0) out.data[static_cast<int64_t>(to) * out.stride + row] = value;
+      if (value > best.value) best = {value, row};  // rows ascend: of equals the first stays
+      return;
+    }
+  }
+}
+
+// Of each token that a lane hands over (for_each_total), the best so far.
+template <int kTokenGroups>
+struct Best {
+  Candidate of[kTokenGroups][2];
+};
+
+inline constexpr Candidate kNoCandidate = {-3.402823466e38F, 0x7fffffff};
+
+__device__ inline bool better(const Candidate& a, const Candidate& b) {
+  return a.value > b.value || (a.value == b.value && a.index < b.index);
+}
+
+// y of a part's linear from the sum of products.
+__device__ inline float scaled(const Part& part, const OperandSpace& space, int row, int token,
+                               float sum) {
+  const bool per_token = space.operands[part.operand].kind == OperandKind::kFp8Token;
+  float y = sum * (per_token ? part.factor * space.row_scales[token] : part.factor);
+  if (part.matrix.row_scale != nullptr) y *= part.matrix.row_scale[row];
+  if (part.matrix.bias != nullptr) y += part.matrix.bias[row];
+  return y;
+}
+
+// Shared addresses of this lane's activations for the item's first unit: operand_row(token) of its
+// tokens. Columns of tokens that do not exist hold copies of the last one.
+template <int kTokenGroups, typename Row>
+__device__ inline void lane_activations(const Item& item, int tokens,
+                                        uint32_t (&activations)[kTokenGroups], Row&& operand_row) {
+#pragma unroll
+  for (int g = 0; g < kTokenGroups; ++g) {
+    activations[g] = ptx::shared_address(operand_row(min(4 * g + lane_token(), tokens - 1))) +
+                     lane_offset(item.first_unit);
+  }
+}
+
+// All linears of a phase: what this warp's items make, and at the end what the block adds up.
+template <int kTokenGroups>
+__device__ inline void multiply_parts(const Part* parts, int part_count, const Item* items,
+                                      int count, WarpStream& stream, const OperandSpace& space,
+                                      const Partials& partials, const Pass& pass,
+                                      Best<kTokenGroups>& best) {
+  const int tokens = pass.rows;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
+    const Item& item = items[i];
+    const Part& part = parts[item.part];
+    uint32_t activations[kTokenGroups];
+    lane_activations(item, tokens, activations,
+                     [&](int token) { return space.row(part.operand, token); });
+    TileSums<kTokenGroups> sums;
+    multiply_item(sums, item, stream, activations, [&] { stream.fill(); });
+    if (part.matrix.segments > 1) {
+      partials.store(i, sums);
+      continue;
+    }
+    const int first_row = item.tile * kTileRows;
+#pragma unroll
+    for (int group = 0; group < kTokenGroups; ++group) {
+      const float2 total = sums.total(group);
+      const int lane = threadIdx.x % 32;
+      const int row = first_row + lane / 4;
+      if (lane % 4 >= 2 || row >= part.matrix.rows) continue;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int token = 4 * group + lane % 4 * 2 + j;
+        if (token >= tokens) continue;
+        const float y = scaled(part, space, row, token, j == 0 ? total.x : total.y);
+        emit(part.output, pass, token, row, y, best.of[group][j]);
+      }
+    }
+  }
+  sync_computing();
+  int first_item = 0;
+  Candidate unused = kNoCandidate;  // lm_head has no segments (weights.cu)
+#pragma unroll 1
+  for (int p = 0; p < part_count; ++p) {
+    const Part& part = parts[p];
+    const PackedMatrix& m = part.matrix;
+    const PartItems mine = items_of_part(part, first_item);
+    first_item += mine.tiles * m.segments;
+    if (m.segments == 1) continue;
+    // Neighbouring threads have neighbouring rows.
+    const int rows = mine.tiles * kTileRows;
+    for (int i = threadIdx.x; i < rows * tokens; i += kThreads) {
+      const int token = i / rows;
+      const int row = mine.first_tile * kTileRows + i % rows;
+      if (row >= m.rows) continue;
+      const int tile = i % rows / kTileRows;
+      const float sum =
+          partials.sum(mine.first_item + tile * m.segments, m.segments, i % kTileRows, token);
+      emit(part.output, pass, token, row, scaled(part, space, row, token, sum), unused);
+    }
+  }
+}
+
+}  // namespace levin::runtime::cuda

@@ -1,0 +1,137 @@
+// RMSNorm of the tokens' rows by the computing threads of a block, straight into operands.
+#pragma once
+
+#include "runtime/cuda/linear.h"
+
+namespace levin::runtime::cuda {
+
+// The norm's weights of this thread, loaded while the previous kernel still runs.
+struct NormWeights {
+  float4 values[kMaxVectors];
+  __device__ void load(const float* weight, int width) {
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      values[i] = vector * 4 < width ? __ldg(reinterpret_cast<const float4*>(weight) + vector)
+                                     : make_float4(0, 0, 0, 0);
+    }
+  }
+};
+
+// Where normalized rows are left, for the draft head and for observers.
+struct NormedOutput {
+  float* data = nullptr;
+  int stride = 0;
+  bool by_hidden_row = false;
+};
+
+// The router's logit of one expert on the way: the dot product needs the same pass over the row and
+// the same sum over the block as the norm.
+struct RouterTap {
+  float4 gate[kMaxVectors];   // this thread's part of the expert's row
+  uint64_t* words = nullptr;  // [kMaxRows][experts], where the logit goes, with `epoch` as its tag
+  int experts = 0;
+  int expert = 0;  // beyond `experts`: no logit
+  uint32_t epoch = 0;
+};
+
+// kRows rows at a time, from `first` on; those from `rows` on do not count.
+template <int kRows, bool kRouter>
+__device__ inline void normalize_rows(const NormedInput& input, const Pass& pass, int first,
+                                      int rows, int width, float eps, const NormWeights& weights,
+                                      const OperandSpace& space, const NormedOutput& normed,
+                                      const RouterTap& tap) {
+  constexpr int kSums = kRouter ? 2 : 1;
+  float4 v[kRows][kMaxVectors];
+  float sums[kRows * kSums];  // squares, products
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int token = min(first + r, rows - 1);
+    const int line = input.by_previous_row ? pass.previous_row[token] : token;
+    const auto* x =
+        reinterpret_cast<const float4*>(input.x + static_cast<int64_t>(line) * input.stride);
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      v[r][i] = vector * 4 < width ? __ldcg(x + vector) : make_float4(0, 0, 0, 0);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float& squares = sums[r * kSums];
+    squares = 0.0F;
+    if constexpr (kRouter) sums[r * kSums + 1] = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      float4& a = v[r][i];
+      const float4 w = weights.values[i];
+      squares += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
+      a = make_float4(a.x * w.x, a.y * w.y, a.z * w.z, a.w * w.w);
+      if constexpr (kRouter) {
+        const float4 g = tap.gate[i];
+        sums[r * kSums + 1] += a.x * g.x + a.y * g.y + a.z * g.z + a.w * g.w;
+      }
+    }
+  }
+  block_sum(sums, space.scratch);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int token = first + r;
+    if (token >= rows) break;
+    const float scale = rsqrtf(sums[r * kSums] / static_cast<float>(width) + eps);
+    if constexpr (kRouter) {
+      if (threadIdx.x == 0 && tap.expert < tap.experts) {
+        ptx::store_tagged(tap.words + token * tap.experts + tap.expert,
+                          __float_as_uint(sums[r * kSums + 1] * scale), tap.epoch);
+      }
+    }
+    float amax = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      float4& a = v[r][i];
+      a = make_float4(a.x * scale, a.y * scale, a.z * scale, a.w * scale);
+      amax = fmaxf(amax, largest_magnitude(a));
+    }
+    const float row_inverse = space.per_token() ? space.set_row_scale(token, amax) : 1.0F;
+    const int line = normed.by_hidden_row ? pass.hidden_row[token] : token;
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      if (vector * 4 >= width) continue;
+      space.store(token, input.column / 4 + vector, v[r][i], row_inverse);
+      if (normed.data != nullptr && blockIdx.x == 0) {
+        float* to = normed.data + static_cast<int64_t>(line) * normed.stride + input.column;
+        reinterpret_cast<float4*>(to)[vector] = v[r][i];
+      }
+    }
+  }
+}
+
+// All rows of one input.
+template <bool kRouter>
+__device__ inline void normalize_input(const NormedInput& input, const Pass& pass, int rows,
+                                       int width, float eps, const NormWeights& weights,
+                                       const OperandSpace& space, const NormedOutput& normed,
+                                       const RouterTap& tap) {
+  if (rows == 1) {
+    return normalize_rows<1, kRouter>(input, pass, 0, rows, width, eps, weights, space, normed,
+                                      tap);
+  }
+#pragma unroll 1
+  for (int first = 0; first < rows; first += 2) {
+    normalize_rows<2, kRouter>(input, pass, first, rows, width, eps, weights, space, normed, tap);
+  }
+}
+
+// All rows of `count` inputs. `weights` are those of the first.
+__device__ inline void normalize(const NormedInput* inputs, int count, const Pass& pass, int rows,
+                                 int width, float eps, NormWeights& weights,
+                                 const OperandSpace& space, const NormedOutput& normed) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if (i > 0) weights.load(inputs[i].weight, width);
+    normalize_input<false>(inputs[i], pass, rows, width, eps, weights, space, normed, {});
+  }
+}
+
+}  // namespace levin::runtime::cuda

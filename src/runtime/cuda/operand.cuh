@@ -1,0 +1,150 @@
+// Activations as the tensor cores take them: rows of 16-bit values in shared memory, built once per
+// block from float32. A linear whose inputs the checkpoint quantizes gets exactly those values (an
+// e4m3 code is a float16); the scale that multiplies them goes into the linear's factor.
+#pragma once
+
+#include "runtime/cuda/packed.cuh"
+#include "runtime/cuda/ptx.cuh"
+
+namespace levin::runtime::cuda {
+
+enum class OperandKind : uint8_t {
+  kBf16,       // rounded to bfloat16, for BF16 weights
+  kF16,        // rounded to float16 after dividing by `scale`, a power of two
+  kFp8Static,  // e4m3(x / scale)
+  kFp8Token    // e4m3(x / row scale), row scale = amax / 448
+};
+
+struct Operand {
+  OperandKind kind = OperandKind::kBf16;
+  float scale = 1.0F;
+  float inverse = 1.0F;  // 1 / scale
+};
+
+inline constexpr int kMaxOperands = 3;  // different ones of a kernel's linears
+
+// Bytes from one row of an operand of `units` units to the next. The 16 bytes more than needed
+// spread the rows of one column over the banks.
+__host__ __device__ inline int operand_stride(int units) {
+  return units * 2 * kUnitColumns + 16;
+}
+
+// Saturating at the largest float16.
+__device__ inline uint32_t to_f16x2(float x, float y) {
+  return ptx::floats_to_f16x2_saturating(x, y);
+}
+
+// e4m3 codes as float16, saturating at 448.
+__device__ inline uint32_t to_e4m3_as_f16x2(float x, float y) {
+  return ptx::e4m3x2_to_f16x2(ptx::floats_to_e4m3x2(x, y));
+}
+
+// Four consecutive values as operand bytes. `row_inverse`: 1 / row scale, of kFp8Token.
+__device__ inline uint2 to_operand(const Operand& operand, float4 v, float row_inverse) {
+  if (operand.kind == OperandKind::kBf16) {
+    return {ptx::floats_to_bf16x2(v.x, v.y), ptx::floats_to_bf16x2(v.z, v.w)};
+  }
+  const float s = operand.kind == OperandKind::kFp8Token ? row_inverse : operand.inverse;
+  v = make_float4(v.x * s, v.y * s, v.z * s, v.w * s);
+  if (operand.kind == OperandKind::kF16) return {to_f16x2(v.x, v.y), to_f16x2(v.z, v.w)};
+  return {to_e4m3_as_f16x2(v.x, v.y), to_e4m3_as_f16x2(v.z, v.w)};
+}
+
+// Among the computing warps.
+__device__ inline void sync_computing() {
+  ptx::sync_threads(1, kThreads);
+}
+
+// Sum over the computing threads of each of `values`, in an order that depends on nothing;
+// `scratch` holds kWarps * kCount floats. Every thread gets the sums. All of them call.
+template <int kCount>
+__device__ inline void block_sum(float (&values)[kCount], float* scratch) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
+    }
+  }
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scratch[warp * kCount + i] = values[i];
+  }
+  sync_computing();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += scratch[w * kCount + i];
+    values[i] = sum;
+  }
+  sync_computing();
+}
+
+__device__ inline float block_max(float value, float* scratch) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  }
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  sync_computing();
+  for (int w = 0; w < kWarps; ++w) value = fmaxf(value, scratch[w]);
+  sync_computing();
+  return value;
+}
+
+__device__ inline float largest_magnitude(float4 v) {
+  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+// Scale of an FP8 row of largest magnitude `amax`.
+__device__ inline float fp8_row_scale(float amax) {
+  return amax == 0.0F ? 1.0F : fmaxf(amax / 448.0F, 1.17549435e-38F);
+}
+
+// The operands of one block: rows of each of `count` operands.
+struct OperandSpace {
+  uint8_t* data = nullptr;      // [count][rows][stride]
+  float* row_scales = nullptr;  // [kMaxRows], of kFp8Token
+  float* scratch = nullptr;     // 4 * kWarps floats
+  const Operand* operands = nullptr;
+  int count = 0;
+  int rows = 0;  // rows there is space for
+  int stride = 0;
+
+  __device__ uint8_t* row(int operand, int row) const {
+    return data + (static_cast<size_t>(operand) * rows + row) * stride;
+  }
+  // Columns 4 * vector .. + 3 of a row of every operand.
+  __device__ void store(int row_index, int vector, float4 v, float row_inverse) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      *reinterpret_cast<uint2*>(row(i, row_index) + vector * 8) =
+          to_operand(operands[i], v, row_inverse);
+    }
+  }
+  // Zeroes the columns that pad the last unit: `vectors` vectors of 4 columns are real.
+  __device__ void pad(int row_count, int vectors, int units) const {
+    const int padding = units * (kUnitColumns / 4) - vectors;
+    for (int i = threadIdx.x; i < padding * row_count * count; i += kThreads) {
+      const int vector = vectors + i % padding;
+      const int line = i / padding;
+      *reinterpret_cast<uint2*>(row(line / row_count, line % row_count) + vector * 8) = {0, 0};
+    }
+  }
+  // Of kFp8Token: keeps the scale of a row whose largest magnitude is the largest `amax` of the
+  // computing threads, which all call. Its inverse.
+  __device__ float set_row_scale(int row_index, float amax) const {
+    const float scale = fp8_row_scale(block_max(amax, scratch));
+    if (threadIdx.x == 0) row_scales[row_index] = scale;
+    return 1.0F / scale;
+  }
+  __device__ bool per_token() const {
+    bool any = false;
+    for (int i = 0; i < count; ++i) any |= operands[i].kind == OperandKind::kFp8Token;
+    return any;
+  }
+};
+
+}  // namespace levin::runtime::cuda

@@ -1,0 +1,208 @@
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "runtime/cuda/profile.h"
+#include "runtime/cuda/runtime.h"
+
+namespace levin::runtime {
+namespace cuda {
+namespace {
+
+class Timer {
+ public:
+  Timer() {
+    check(cudaEventCreate(&start_));
+    check(cudaEventCreate(&stop_));
+  }
+  ~Timer() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  template <typename Function>
+  double microseconds(cudaStream_t stream, Function&& function) const {
+    check(cudaEventRecord(start_, stream));
+    function();
+    check(cudaEventRecord(stop_, stream));
+    check(cudaEventSynchronize(stop_));
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start_, stop_));
+    return static_cast<double>(milliseconds) * 1e3;
+  }
+
+ private:
+  cudaEvent_t start_ = nullptr;
+  cudaEvent_t stop_ = nullptr;
+};
+
+// Every block reads a contiguous slice, eight 16-byte loads in flight per thread.
+__global__ void __launch_bounds__(512)
+    read_all(const uint4* from, std::size_t words, uint32_t* sum) {
+  const std::size_t per_block = words / gridDim.x;
+  const uint4* slice = from + per_block * blockIdx.x;
+  uint32_t x = 0;
+  for (std::size_t i = threadIdx.x; i + 7 * blockDim.x < per_block;
+       i += std::size_t{8} * blockDim.x) {
+    uint4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = __ldcs(slice + i + j * blockDim.x);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  if (x == 0x12345678u) atomicAdd(sum, x);  // never removed, hardly ever executed
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+Pass CudaRuntime::timing_pass(int rows, int context) const {
+  Pass pass{};
+  pass.rows = rows;
+  pass.segments = 1;
+  Segment& segment = pass.segment[0];
+  segment.rows = rows;
+  segment.position = context;
+  segment.replay = 1;
+  for (int32_t row = 0; row < rows; ++row) {
+    // Different tokens go to different experts.
+    pass.token[row] = static_cast<int32_t>((1237 + 7919 * row) % model_->config.vocab_size);
+    pass.position[row] = context + row;
+    pass.hidden_row[row] = hidden_row(0, context + row);
+    pass.previous_row[row] = hidden_row(0, context + row - 1);
+    pass.logits_row[row] = row < options_.max_extend_tokens ? row : -1;
+  }
+  return pass;
+}
+
+std::vector<double> CudaRuntime::time_passes(int rows, int context, int repeats) {
+  const Timer timer;
+  const Pass pass = timing_pass(rows, context);
+  check(cudaMemcpyAsync(state_.pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice, stream_.get()));
+  const Graph& graph = graphs_[size_class(rows)].extend[1];
+  for (int i = 0; i < 3; ++i) graph.launch(stream_.get());
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    times.push_back(timer.microseconds(stream_.get(), [&] { graph.launch(stream_.get()); }));
+  }
+  return times;
+}
+
+std::vector<double> CudaRuntime::time_drafts(int context, int repeats) {
+  const Timer timer;
+  Pass pass = timing_pass(1, context);
+  pass.logits_row[0] = 0;
+  const Graph& graph = graphs_[0].draft;
+  std::vector<double> times;
+  for (int i = 0; i < repeats + 1; ++i) {
+    check(cudaMemcpyAsync(state_.draft_pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice,
+                          stream_.get()));
+    const double time = timer.microseconds(stream_.get(), [&] { graph.launch(stream_.get()); });
+    if (i > 0) times.push_back(time);
+  }
+  return times;
+}
+
+double CudaRuntime::read_bandwidth() {
+  const Timer timer;
+  const std::size_t bytes =
+      std::min<std::size_t>(weight_memory_.bytes(), std::size_t{8} << 30) / 8192 * 8192;
+  auto* sum = reinterpret_cast<uint32_t*>(state_.draft_pass);
+  std::vector<double> times;
+  for (int i = 0; i < 9; ++i) {
+    times.push_back(timer.microseconds(stream_.get(), [&] {
+      read_all<<<blocks_ * 4, 512, 0, stream_.get()>>>(weight_memory_.as<const uint4>(), bytes / 16,
+                                                       sum);
+    }));
+    check(cudaGetLastError());
+  }
+  return static_cast<double>(bytes) / median(times) * 1e-3;
+}
+
+std::string CudaRuntime::phase_table(int rows, int context) {
+  constexpr std::size_t kCapacity = std::size_t{1} << 18;
+  const Memory stamps(Memory::Place::kDevice, kCapacity * sizeof(uint64_t));
+  const Pass pass = timing_pass(rows, context);
+  check(cudaMemcpyAsync(state_.pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice, stream_.get()));
+  std::vector<TracedPhase> phases;
+  step_->trace(stamps.as<uint64_t>(), kCapacity, &phases);
+  const Graph graph(stream_.get(),
+                    [&] { step_->extend(stream_.get(), 1 << size_class(rows), true); });
+  step_->trace(nullptr, 0, nullptr);
+  for (int i = 0; i < 3; ++i) graph.launch(stream_.get());
+  stream_.synchronize();
+  std::vector<uint64_t> host(kCapacity);
+  check(
+      cudaMemcpy(host.data(), stamps.data(), kCapacity * sizeof(uint64_t), cudaMemcpyDeviceToHost));
+
+  // Per phase, in order: when its first block started, when the predecessor was done, when its last
+  // block ended. A phase takes from the end of the one before to its own end.
+  std::string table =
+      "phase                 start   ready     end    took      MB   GB/s  (us; start, ready, end "
+      "since the first)\n";
+  uint64_t origin = 0;
+  uint64_t last_end = 0;
+  for (const TracedPhase& phase : phases) {
+    const uint64_t* of_phase = host.data() + (phase.stamps - stamps.as<uint64_t>());
+    uint64_t start = ~uint64_t{0};
+    uint64_t ready = 0;
+    uint64_t end = 0;
+    for (int block = 0; block < phase.blocks; ++block) {
+      start = std::min(start, of_phase[3 * block]);
+      ready = std::max(ready, of_phase[3 * block + 1]);
+      end = std::max(end, of_phase[3 * block + 2]);
+    }
+    if (origin == 0) origin = last_end = start;
+    const auto us = [&](uint64_t t) {
+      return (static_cast<double>(t) - static_cast<double>(origin)) * 1e-3;
+    };
+    const double took = us(end) - us(last_end);
+    char line[160];
+    std::snprintf(line, sizeof(line), "%-18s %8.1f %7.1f %7.1f %7.2f %7.2f %6.0f\n",
+                  phase.name.c_str(), us(start), us(ready), us(end), took, phase.bytes * 1e-6,
+                  took > 0 ? phase.bytes * 1e-3 / took : 0.0);
+    table += line;
+    last_end = end;
+  }
+  return table;
+}
+
+namespace {
+
+class Profile final : public CudaProfile {
+ public:
+  Profile(std::shared_ptr<const model::Model> model, const Options& options, int device)
+      : runtime_(std::move(model), options, device) {}
+
+  std::string description() const override { return runtime_.description(); }
+  int64_t memory_bytes() const override { return runtime_.memory_bytes(); }
+  double read_bandwidth() override { return runtime_.read_bandwidth(); }
+  std::vector<double> time_passes(int rows, int context, int repeats) override {
+    return runtime_.time_passes(rows, context, repeats);
+  }
+  std::vector<double> time_drafts(int context, int repeats) override {
+    return runtime_.time_drafts(context, repeats);
+  }
+  std::string phase_table(int rows, int context) override {
+    return runtime_.phase_table(rows, context);
+  }
+
+ private:
+  CudaRuntime runtime_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<CudaProfile> make_cuda_profile(std::shared_ptr<const model::Model> model,
+                                               const Options& options, int device) {
+  return std::make_unique<cuda::Profile>(std::move(model), options, device);
+}
+
+}  // namespace levin::runtime

@@ -1,0 +1,31 @@
+// Device times of passes, for benchmarks: the caches' contents do not matter to them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/make_cuda_runtime.h"
+
+namespace levin::runtime {
+
+class CudaProfile {
+ public:
+  virtual ~CudaProfile() = default;
+  virtual std::string description() const = 0;
+  virtual int64_t memory_bytes() const = 0;
+  // Bandwidth of a plain streaming read, GB/s.
+  virtual double read_bandwidth() = 0;
+  // Microseconds of each of `repeats` passes of `rows` tokens of one sequence at position
+  // `context`, one launch after the other.
+  virtual std::vector<double> time_passes(int rows, int context, int repeats) = 0;
+  // The same for single steps of the draft head.
+  virtual std::vector<double> time_drafts(int context, int repeats) = 0;
+  // When the phases of one such pass started and ended, as text.
+  virtual std::string phase_table(int rows, int context) = 0;
+};
+
+std::unique_ptr<CudaProfile> make_cuda_profile(std::shared_ptr<const model::Model> model,
+                                               const Options& options, int device = 0);
+
+}  // namespace levin::runtime

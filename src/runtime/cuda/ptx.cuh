@@ -1,0 +1,195 @@
+// The PTX instructions that CUDA C++ has no name for, one function each: asynchronous copies,
+// barriers, programmatic dependent launch, matrix multiply-accumulate, conversions.
+// Sources: NVIDIA, PTX ISA 9.0, sections of the same names. Needs compute capability 9.0.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace levin::runtime::cuda::ptx {
+
+// Address of shared memory as the instructions below take it.
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// --- programmatic dependent launch ---
+
+// Lets the next kernel of the stream start its blocks as soon as there is room for them.
+__device__ inline void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+// Waits until the kernel before this one is complete and its writes are visible.
+__device__ inline void wait_for_previous() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// --- barriers in shared memory ---
+
+__device__ inline void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}\n" ::"r"(barrier)
+               : "memory");
+}
+// Whether the phase of this parity is over, without waiting.
+__device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// --- barriers of some of a block's warps ---
+
+__device__ inline void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void arrive_threads(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// --- asynchronous copies from global to shared memory, 16 bytes a thread ---
+
+// Weights are read once a step: they should not push anything else out of the L2 cache.
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void copy_16(uint32_t to, const void* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(policy)
+               : "memory");
+}
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kPending of this thread's groups of copies are unfinished.
+template <int kPending>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// --- words that blocks of one grid hand to each other: a value and a tag in one piece ---
+
+__device__ inline void store_tagged(uint64_t* to, uint32_t value, uint32_t tag) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to),
+               "l"(static_cast<uint64_t>(tag) << 32 | value)
+               : "memory");
+}
+__device__ inline uint64_t load_tagged(const uint64_t* from) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+
+// --- shared memory loads by address ---
+
+__device__ inline uint4 load_shared_16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
+  return v;
+}
+__device__ inline uint2 load_shared_8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  return v;
+}
+__device__ inline uint32_t load_shared_2(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+  return v;
+}
+__device__ inline uint32_t load_shared_1(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+
+// --- matrix multiply-accumulate, 16x16 times 16x8 plus 16x8 ---
+
+// Lane (g, t) = (lane / 4, lane % 4). a[0], a[2] are row g of A, columns 2t, 2t + 1 and 2t + 8,
+// 2t + 9; a[1], a[3] are row g + 8. b0, b1 are column g of B, rows 2t, 2t + 1 and 2t + 8, 2t + 9.
+// c[0], c[1] are row g, columns 2t and 2t + 1; c[2], c[3] are row g + 8.
+__device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// --- conversions ---
+
+// Two e4m3 codes (low byte first) to two float16.
+__device__ inline uint32_t e4m3x2_to_f16x2(uint32_t codes) {
+  uint32_t v;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(v) : "h"(static_cast<uint16_t>(codes)));
+  return v;
+}
+// Two floats to e4m3 codes, saturating; `low` ends up in the low byte.
+__device__ inline uint32_t floats_to_e4m3x2(float low, float high) {
+  uint16_t v;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(v) : "f"(high), "f"(low));
+  return v;
+}
+__device__ inline uint32_t floats_to_f16x2(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+__device__ inline uint32_t floats_to_f16x2_saturating(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+__device__ inline uint32_t floats_to_bf16x2(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+
+// 2^x with a relative error of about 2^-22; 0 for very negative x.
+__device__ inline float exp2_approx(float x) {
+  float v;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v) : "f"(x));
+  return v;
+}
+
+// Nanoseconds, the same clock on every multiprocessor.
+__device__ inline uint64_t global_timer() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+}  // namespace levin::runtime::cuda::ptx

@@ -1,0 +1,250 @@
+// Which experts the tokens of a pass go to, worked out by every block that needs it: cheaper than a
+// phase of its own. The logits come from other blocks of a grid that is still running, as words
+// with the number of the pass as their tag: whoever finds the right tag has the right value. Scores
+// are sigmoids; the correction bias takes part in choosing but not in weighting (DeepSeek-V3, arXiv
+// 2412.19437). Ties go to the lower index.
+#pragma once
+
+#include "runtime/cuda/operand.cuh"
+
+namespace levin::runtime::cuda {
+
+struct Router {
+  uint64_t* words = nullptr;        // [kMaxRows, experts]: logits and tags
+  const uint32_t* epoch = nullptr;  // the tag of this pass
+  const float* bias = nullptr;      // [experts]
+  int experts = 0;
+  int chosen = 0;  // per token
+  int groups = 1;
+  int chosen_groups = 1;
+  float scale = 1.0F;
+  bool normalize = true;
+};
+
+inline constexpr int kMaxExperts = 512;
+inline constexpr int kExpertWords = kMaxExperts / 32;
+
+// The choice, in shared memory. Pair p = token * chosen + j is the j-th choice of a token.
+struct Routing {
+  uint8_t* at;
+  int pairs;  // there is space for
+
+  static __host__ __device__ int bytes(int rows, int chosen, int experts, int groups) {
+    return 16 + 4 * kExpertWords + rows * chosen * (12 + kMaxRows) + 16 +
+           (groups > 1 ? 4 * rows * experts : 0);
+  }
+  // Distinct experts: how many, and which, ascending.
+  __device__ int& count() const { return *reinterpret_cast<int*>(at); }
+  __device__ int* distinct() const { return reinterpret_cast<int*>(used() + kExpertWords); }
+  // Of each pair.
+  __device__ int* expert() const { return distinct() + pairs; }
+  __device__ float* weight() const { return reinterpret_cast<float*>(expert() + pairs); }
+  // j of a token for a distinct expert, or -1.
+  __device__ int8_t& choice(int rank, int token) const {
+    return reinterpret_cast<int8_t*>(weight() + pairs)[rank * kMaxRows + token];
+  }
+  __device__ uint32_t* used() const { return reinterpret_cast<uint32_t*>(at + 16); }  // bit mask
+  // [rows][experts], only with groups of experts.
+  __device__ float* selection() const {
+    return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(weight() + pairs) +
+                                    (pairs * kMaxRows + 15) / 16 * 16);
+  }
+};
+
+__device__ inline float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
+
+// An unsigned that orders like the float; 0 is below all.
+__device__ inline uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// Takes the largest of a warp's keys out of the choice; its index. `keys[i]` of lane l is that of
+// index l + 32 * i.
+template <int kPerLane>
+__device__ inline int take_largest(uint32_t (&keys)[kPerLane]) {
+  uint32_t best = keys[0];
+  int index = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 1; i < kPerLane; ++i) {
+    if (keys[i] > best) {
+      best = keys[i];
+      index = static_cast<int>(threadIdx.x % 32) + 32 * i;
+    }
+  }
+  const uint32_t largest = __reduce_max_sync(0xffffffffu, best);
+  const int winner = static_cast<int>(
+      __reduce_min_sync(0xffffffffu, best == largest ? static_cast<uint32_t>(index) : ~0u));
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (winner == static_cast<int>(threadIdx.x % 32) + 32 * i) keys[i] = 0;
+  }
+  return winner;
+}
+
+// Takes all experts outside the best groups out of the choice. A group is as good as the sum of its
+// two best scores. `selection`: the token's scores in shared memory.
+template <int kPerLane>
+__device__ __noinline__ void limit_to_groups(const Router& r, const float* selection,
+                                             uint32_t (&keys)[kPerLane]) {
+  const int size = r.experts / r.groups;
+  const int lane = threadIdx.x % 32;
+  uint32_t group_keys[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int group = lane + 32 * i;
+    group_keys[i] = 0;
+    if (group >= r.groups) continue;
+    float best = -INFINITY;
+    float second = -INFINITY;
+    for (int e = 0; e < size; ++e) {
+      const float score = selection[group * size + e];
+      if (score > best) {
+        second = best;
+        best = score;
+      } else if (score > second) {
+        second = score;
+      }
+    }
+    group_keys[i] = ordered(size > 1 ? best + second : best);
+  }
+  uint32_t allowed[kExpertWords] = {};
+  for (int k = 0; k < r.chosen_groups; ++k) {
+    const int group = take_largest(group_keys);
+#pragma unroll
+    for (int word = 0; word < kExpertWords; ++word) {
+      if (group / 32 == word) allowed[word] |= 1u << group % 32;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int group = (lane + 32 * i) / size;
+    bool in = false;
+#pragma unroll
+    for (int word = 0; word < kExpertWords; ++word) {
+      in |= group / 32 == word && (allowed[word] >> group % 32 & 1) != 0;
+    }
+    if (!in) keys[i] = 0;
+  }
+}
+
+// The token's logits of experts lane, lane + 32, ..., once they are there.
+template <int kPerLane>
+__device__ inline void await_logits(const Router& r, int token, float (&logits)[kPerLane]) {
+  const uint64_t* words = r.words + token * r.experts;
+  const uint32_t epoch = *static_cast<const volatile uint32_t*>(r.epoch);
+  bool complete;
+  do {
+    complete = true;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = static_cast<int>(threadIdx.x % 32) + 32 * i;
+      const uint64_t word =
+          e < r.experts ? ptx::load_tagged(words + e) : static_cast<uint64_t>(epoch) << 32;
+      complete &= static_cast<uint32_t>(word >> 32) == epoch;
+      logits[i] = __uint_as_float(static_cast<uint32_t>(word));
+    }
+  } while (!complete);
+  __syncwarp();
+}
+
+// The choice of one token, by one warp.
+template <int kPerLane>
+__device__ __noinline__ void choose_experts(const Router& r, int token, Routing routing) {
+  const int lane = threadIdx.x % 32;
+  float scores[kPerLane];
+  uint32_t keys[kPerLane];
+  await_logits(r, token, scores);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + 32 * i;
+    scores[i] = e < r.experts ? sigmoid(scores[i]) : 0.0F;
+    keys[i] = e < r.experts ? ordered(scores[i] + __ldg(r.bias + e)) : 0;
+  }
+  if (r.groups > 1) {
+    float* selection = routing.selection() + token * r.experts;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = lane + 32 * i;
+      if (e < r.experts) selection[e] = scores[i] + __ldg(r.bias + e);
+    }
+    __syncwarp();
+    limit_to_groups(r, selection, keys);
+  }
+  float sum = 0.0F;
+  float mine = 0.0F;  // weight of choice number `lane`
+  for (int j = 0; j < r.chosen; ++j) {
+    const int e = take_largest(keys);
+    float weight = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (e / 32 == i) weight = scores[i];
+    }
+    weight = __shfl_sync(0xffffffffu, weight, e % 32);
+    sum += weight;
+    if (lane == j) mine = weight;
+    if (lane == 0) {
+      routing.expert()[token * r.chosen + j] = e;
+      atomicOr(&routing.used()[e / 32], 1u << e % 32);
+    }
+  }
+  if (lane < r.chosen) {
+    if (r.normalize) mine /= sum + 1e-20F;
+    routing.weight()[token * r.chosen + lane] = mine * r.scale;
+  }
+}
+
+// Position of expert `e` among the distinct ones.
+__device__ inline int rank_of(const Routing& routing, int e) {
+  int rank = __popc(routing.used()[e / 32] & ((1u << e % 32) - 1));
+  for (int word = 0; word < e / 32; ++word) rank += __popc(routing.used()[word]);
+  return rank;
+}
+
+// The warps of a block that find out the routing while the others multiply: its last ones.
+struct Scouts {
+  int warps;
+  static constexpr int kMost = 4;
+  static constexpr int kBarrier = 2;
+
+  __device__ explicit Scouts(int tokens) : warps(tokens == 1 ? 1 : kMost) {}
+  __device__ int others() const { return kWarps - warps; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x) - 32 * others(); }
+  __device__ int threads() const { return 32 * warps; }
+  __device__ bool include_me() const { return thread() >= 0; }
+  __device__ void sync() const { ptx::sync_threads(kBarrier, threads()); }
+};
+
+// The choice of all tokens, by the scouts; ends with their barrier.
+__device__ inline void route(const Router& r, int rows, const Routing& routing,
+                             const Scouts& scouts) {
+  const int thread = scouts.thread();
+  const int pairs = rows * r.chosen;
+  if (thread < kExpertWords) routing.used()[thread] = 0;
+  for (int i = thread; i < pairs * kMaxRows; i += scouts.threads()) (&routing.choice(0, 0))[i] = -1;
+  scouts.sync();
+  for (int token = thread / 32; token < rows; token += scouts.warps) {
+    if (r.experts <= 128) {
+      choose_experts<4>(r, token, routing);
+    } else {
+      choose_experts<kExpertWords>(r, token, routing);
+    }
+  }
+  scouts.sync();
+  for (int p = thread; p < pairs; p += scouts.threads()) {
+    const int e = routing.expert()[p];
+    const int rank = rank_of(routing, e);
+    routing.distinct()[rank] = e;
+    routing.choice(rank, p / r.chosen) = static_cast<int8_t>(p % r.chosen);
+  }
+  if (thread == 0) {
+    int count = 0;
+    for (int word = 0; word < kExpertWords; ++word) count += __popc(routing.used()[word]);
+    routing.count() = count;
+  }
+  scouts.sync();
+}
+
+}  // namespace levin::runtime::cuda

@@ -1,0 +1,353 @@
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "runtime/cuda/make_cuda_runtime.h"
+#include "runtime/cuda/memory_plan.h"
+#include "runtime/cuda/observe.h"
+#include "runtime/cuda/runtime.h"
+#include "runtime/validate.h"
+
+namespace levin::runtime {
+namespace cuda {
+namespace {
+
+// Sum of what the checkpoint's matrices take, for the progress bar.
+int64_t stored_bytes(const model::Model& model) {
+  int64_t bytes = 0;
+  for (const model::Linear* linear : model.linears()) bytes += linear->bytes();
+  return bytes;
+}
+
+}  // namespace
+
+CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options,
+                         int device)
+    : model_(std::move(model)),
+      options_(resolve_options(*model_, options)),
+      device_((check(cudaSetDevice(device)), device)),
+      slots_(index(options_.max_num_seqs)),
+      first_logits_row_(slots_.size()),
+      proposed_(slots_.size()) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device));
+  if (properties.major < 9) {
+    throw Error({.what = "this CUDA device is too old",
+                 .where = properties.name,
+                 .expected = "compute capability 9.0 or above",
+                 .found = std::to_string(properties.major) + "." + std::to_string(properties.minor),
+                 .hint = "use --device cpu",
+                 .exit_code = ExitCode::kMachine});
+  }
+  device_name_ = std::string(properties.name) + ", compute capability " +
+                 std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+                 std::to_string(properties.multiProcessorCount) + " multiprocessors";
+  blocks_ = properties.multiProcessorCount;
+  allocate();
+  step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_);
+  capture();
+}
+
+CudaRuntime::~CudaRuntime() {
+  cudaStreamSynchronize(stream_.get());
+}
+
+void CudaRuntime::allocate() {
+  // The plan first: the same code counts, then places.
+  Arena weights_count;
+  place_weights(*model_, options_.mtp, blocks_, weights_count, nullptr);
+  Arena state_count;
+  place_state(*model_, options_, blocks_, state_count);
+  MemoryPlan plan;
+  plan.device = device_name_;
+  plan.weights = weights_count.used();
+  plan.state = state_count.used();
+  plan.staging = Uploader::kStagingBytes;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&plan.free, &total));
+  announce(plan);
+  weight_memory_ = Memory(Memory::Place::kDevice, weights_count.used());
+  state_memory_ = Memory(Memory::Place::kDevice, state_count.used());
+  check(cudaMemsetAsync(weight_memory_.data(), 0, weight_memory_.bytes(), stream_.get()));
+  {
+    Uploader uploader(stream_.get(), stored_bytes(*model_));
+    Arena arena(weight_memory_.data());
+    weights_ = place_weights(*model_, options_.mtp, blocks_, arena, &uploader);
+    uploader.finish();
+  }
+  Arena arena(state_memory_.data());
+  state_ = place_state(*model_, options_, blocks_, arena);
+  check(cudaMemsetAsync(state_.zeroed_begin, 0,
+                        static_cast<std::size_t>(state_.zeroed_end - state_.zeroed_begin),
+                        stream_.get()));
+
+  const auto vocab = static_cast<std::size_t>(model_->config.vocab_size);
+  const std::size_t logits_rows = index(options_.max_extend_tokens);
+  const std::size_t draft_rows = options_.mtp ? slots_.size() * index(options_.max_rewind) : 0;
+  const std::size_t passes = slots_.size() + logits_rows / kMaxRows + 2;
+  pinned_passes_ = Memory(Memory::Place::kPinned, passes * sizeof(Pass));
+  host_logits_ = Memory(Memory::Place::kPinned, logits_rows * vocab * sizeof(float));
+  host_draft_logits_ = Memory(Memory::Place::kPinned, draft_rows * vocab * sizeof(float));
+  host_drafts_ = Memory(Memory::Place::kPinned, draft_rows * sizeof(int32_t));
+  logits_fetched_.resize(logits_rows);
+  draft_logits_fetched_.resize(draft_rows);
+  stream_.synchronize();
+}
+
+void CudaRuntime::capture() {
+  for (std::size_t i = 0; i < graphs_.size(); ++i) {
+    const int rows = 1 << i;
+    for (const int head : {0, 1}) {
+      graphs_[i].extend[index(head)] =
+          Graph(stream_.get(), [&] { step_->extend(stream_.get(), rows, head != 0); });
+    }
+    if (options_.mtp) {
+      graphs_[i].draft = Graph(stream_.get(), [&] { step_->draft(stream_.get(), rows); });
+    }
+  }
+  stream_.synchronize();
+}
+
+std::string CudaRuntime::description() const {
+  return "CUDA runtime: " + device_name_;
+}
+
+int64_t CudaRuntime::memory_bytes() const {
+  return static_cast<int64_t>(weight_memory_.bytes() + state_memory_.bytes() +
+                              pinned_passes_.bytes() + host_logits_.bytes() +
+                              host_draft_logits_.bytes() + host_drafts_.bytes());
+}
+
+void CudaRuntime::reset(int slot) {
+  check_slot(options_, slot);
+  slots_[index(slot)] = {};
+}
+
+std::size_t CudaRuntime::size_class(int rows) {
+  std::size_t i = 0;
+  while ((1 << i) < rows) ++i;
+  return i;
+}
+
+int CudaRuntime::hidden_row(int slot, int64_t position) const {
+  return slot * kHiddenRing + static_cast<int>((position + kHiddenRing) % kHiddenRing);
+}
+
+Pass& CudaRuntime::next_pass() {
+  Pass& pass = pinned_passes_.as<Pass>()[passes_used_++];
+  pass = {};
+  return pass;
+}
+
+void CudaRuntime::add_rows(Pass& pass, int slot_index, std::span<const int32_t> tokens,
+                           bool commit) {
+  Slot& slot = slots_[index(slot_index)];
+  const auto rows = static_cast<int32_t>(tokens.size());
+  Segment& segment = pass.segment[pass.segments++];
+  segment.slot = slot_index;
+  segment.first_row = pass.rows;
+  segment.rows = rows;
+  segment.position = static_cast<int32_t>(slot.length);
+  segment.replay = static_cast<int32_t>(slot.length - slot.committed);
+  segment.parity = slot.parity;
+  segment.fresh = slot.committed == 0 ? 1 : 0;
+  segment.commit = commit ? 1 : 0;
+  for (int32_t i = 0; i < rows; ++i) {
+    const int32_t row = pass.rows++;
+    const int64_t position = slot.length + i;
+    pass.token[row] = tokens[index(i)];
+    pass.slot[row] = slot_index;
+    pass.position[row] = static_cast<int32_t>(position);
+    pass.hidden_row[row] = hidden_row(slot_index, position);
+    pass.previous_row[row] = hidden_row(slot_index, position - 1);
+    pass.logits_row[row] = -1;
+  }
+  slot.committed = commit ? slot.length + rows : slot.length;
+  slot.length += rows;
+  slot.rewindable_to = slot.committed;
+  slot.parity ^= 1;
+}
+
+void CudaRuntime::run(const Pass& pass) {
+  if (pass.rows == 0) return;
+  const bool head = std::any_of(pass.logits_row, pass.logits_row + pass.rows,
+                                [](int32_t row) { return row >= 0; });
+  check(cudaMemcpyAsync(state_.pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice, stream_.get()));
+  if (observer_.hidden || observer_.linear_input) {
+    observe_pass(pass, head ? PassKind::kWithLogits : PassKind::kWithoutLogits);
+  } else {
+    graphs_[size_class(pass.rows)].extend[head ? 1 : 0].launch(stream_.get());
+  }
+}
+
+// Lays the batch out in passes. Tokens that can be rewound stay together in one pass; longer pieces
+// fill passes up.
+void CudaRuntime::run_passes(std::span<const Extend> batch) {
+  std::size_t logits_row = 0;
+  Pass* pass = &next_pass();
+  const auto flush = [&] {
+    run(*pass);
+    pass = &next_pass();
+  };
+  for (std::size_t entry = 0; entry < batch.size(); ++entry) {
+    const std::span<const int32_t> tokens = batch[entry].tokens;
+    first_logits_row_[entry] = logits_row;
+    const bool commit = tokens.size() > index(options_.max_rewind);
+    if (!commit && pass->rows + static_cast<int>(tokens.size()) > kMaxRows) flush();
+    std::size_t done = 0;
+    while (done < tokens.size()) {
+      if (pass->rows == kMaxRows) flush();
+      const std::size_t count = std::min(tokens.size() - done, index(kMaxRows - pass->rows));
+      const int first = pass->rows;
+      add_rows(*pass, batch[entry].slot, tokens.subspan(done, count), commit);
+      for (std::size_t i = 0; i < count; ++i) {
+        const bool wanted = done + i + index(batch[entry].logits_rows) >= tokens.size();
+        if (wanted)
+          pass->logits_row[first + static_cast<int>(i)] = static_cast<int32_t>(logits_row++);
+      }
+      done += count;
+    }
+  }
+  run(*pass);
+}
+
+void CudaRuntime::extend(std::span<const Extend> batch) {
+  check_extend(*this, batch);
+  stream_.synchronize();
+  passes_used_ = 0;
+  std::fill(logits_fetched_.begin(), logits_fetched_.end(), uint8_t{0});
+  run_passes(batch);
+  if (observer_.hidden) {
+    const auto width = static_cast<std::size_t>(model_->config.hidden_size);
+    for (std::size_t layer = 0; layer < observed_hidden_.size(); ++layer) {
+      std::vector<float>& rows = observed_hidden_[layer];
+      observer_.hidden(static_cast<int>(layer), rows, static_cast<int>(rows.size() / width));
+      rows.clear();
+    }
+  }
+}
+
+std::span<const float> CudaRuntime::fetch(const float* device, float* host,
+                                          std::vector<uint8_t>& fetched, std::size_t row) const {
+  const auto vocab = static_cast<std::size_t>(model_->config.vocab_size);
+  float* to = host + row * vocab;
+  if (fetched[row] == 0) {
+    check(cudaMemcpyAsync(to, device + row * vocab, vocab * sizeof(float), cudaMemcpyDeviceToHost,
+                          stream_.get()));
+    stream_.synchronize();
+    fetched[row] = 1;
+  }
+  return {to, vocab};
+}
+
+std::span<const float> CudaRuntime::logits(int entry, int row) const {
+  return fetch(state_.logits, host_logits_.as<float>(), logits_fetched_,
+               first_logits_row_[index(entry)] + index(row));
+}
+
+void CudaRuntime::rewind(int slot_index, int64_t length) {
+  check_slot(options_, slot_index);
+  Slot& slot = slots_[index(slot_index)];
+  check_rewind(slot_index, length, slot.rewindable_to, slot.length);
+  slot.length = length;
+}
+
+void CudaRuntime::draft(std::span<const Draft> batch) {
+  check_draft(*this, batch);
+  stream_.synchronize();
+  passes_used_ = 0;
+  std::fill(draft_logits_fetched_.begin(), draft_logits_fetched_.end(), uint8_t{0});
+  for (std::size_t begin = 0; begin < batch.size(); begin += kMaxRows) {
+    Pass& pass = next_pass();
+    int most = 0;
+    for (std::size_t i = begin; i < std::min(begin + kMaxRows, batch.size()); ++i) {
+      const Draft& entry = batch[i];
+      const int64_t length = slots_[index(entry.slot)].length;
+      const int32_t row = pass.rows++;
+      pass.token[row] = entry.next_token;
+      pass.slot[row] = entry.slot;
+      pass.position[row] = static_cast<int32_t>(length);
+      pass.previous_row[row] = hidden_row(entry.slot, length - 1);
+      pass.logits_row[row] = static_cast<int32_t>(i) * options_.max_rewind;
+      Segment& segment = pass.segment[pass.segments++];
+      segment.slot = entry.slot;
+      segment.first_row = row;
+      segment.rows = 1;
+      segment.position = pass.position[row];
+      proposed_[i] = entry.k;
+      most = std::max(most, entry.k);
+    }
+    check(cudaMemcpyAsync(state_.draft_pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice,
+                          stream_.get()));
+    for (int step = 0; step < most; ++step) {
+      if (observer_.linear_input) {
+        observe_pass(pass, PassKind::kDraft);
+      } else {
+        graphs_[size_class(pass.rows)].draft.launch(stream_.get());
+      }
+    }
+  }
+  check(cudaMemcpyAsync(host_drafts_.data(), state_.drafts,
+                        batch.size() * index(options_.max_rewind) * sizeof(int32_t),
+                        cudaMemcpyDeviceToHost, stream_.get()));
+  stream_.synchronize();
+}
+
+std::span<const int32_t> CudaRuntime::drafts(int entry) const {
+  return {host_drafts_.as<int32_t>() + index(entry) * index(options_.max_rewind),
+          index(proposed_[index(entry)])};
+}
+
+std::span<const float> CudaRuntime::draft_logits(int entry, int step) const {
+  return fetch(state_.draft_logits, host_draft_logits_.as<float>(), draft_logits_fetched_,
+               index(entry) * index(options_.max_rewind) + index(step));
+}
+
+void CudaRuntime::set_observer(Observer observer) {
+  observer_ = std::move(observer);
+  if (!observer_.hidden && !observer_.linear_input) {
+    observed_memory_ = {};
+    observed_ = {};
+    return;
+  }
+  Arena count;
+  place_observed(model_->config, count);
+  observed_memory_ = Memory(Memory::Place::kDevice, count.used());
+  Arena arena(observed_memory_.data());
+  observed_ = place_observed(model_->config, arena);
+  observed_hidden_.assign(observer_.hidden ? model_->layers.size() + 1 : 0, {});
+}
+
+// A pass without a graph, for the observer's eyes.
+void CudaRuntime::observe_pass(const Pass& pass, PassKind kind) {
+  PassObserver seen(*model_, observer_, pass, kind == PassKind::kDraft, observed_hidden_,
+                    stream_.get());
+  step_->observe(&seen, observed_);
+  const int rows = 1 << size_class(pass.rows);
+  if (kind == PassKind::kDraft) {
+    step_->draft(stream_.get(), rows);
+  } else {
+    step_->extend(stream_.get(), rows, kind == PassKind::kWithLogits);
+  }
+  step_->observe(nullptr, {});
+  stream_.synchronize();
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Runtime> make_cuda_runtime(std::shared_ptr<const model::Model> model,
+                                           const Options& options, int device) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || device < 0 || device >= count) {
+    throw Error({.what = "there is no such CUDA device",
+                 .where = "device " + std::to_string(device),
+                 .expected = count > 0 ? "0 to " + std::to_string(count - 1) : "a CUDA device",
+                 .found = status != cudaSuccess ? cudaGetErrorString(status) : "none",
+                 .hint = "use --device cpu",
+                 .exit_code = ExitCode::kMachine});
+  }
+  return std::make_unique<cuda::CudaRuntime>(std::move(model), options, device);
+}
+
+}  // namespace levin::runtime

@@ -1,0 +1,102 @@
+// The CUDA runtime as a class: passes of up to kMaxRows tokens, each one launch of a captured
+// graph.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "runtime/cuda/step.h"
+#include "runtime/runtime.h"
+
+namespace levin::runtime::cuda {
+
+class CudaRuntime final : public Runtime {
+ public:
+  CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options, int device);
+  ~CudaRuntime() override;
+
+  const model::Model& model() const override { return *model_; }
+  const Options& options() const override { return options_; }
+  std::string description() const override;
+  std::vector<PlanEntry> plan() const override { return weights_.plan; }
+  int64_t memory_bytes() const override;
+  void set_observer(Observer observer) override;
+
+  void reset(int slot) override;
+  int64_t length(int slot) const override { return slots_.at(index(slot)).length; }
+  void extend(std::span<const Extend> batch) override;
+  std::span<const float> logits(int entry, int row) const override;
+  void rewind(int slot, int64_t length) override;
+  void draft(std::span<const Draft> batch) override;
+  std::span<const int32_t> drafts(int entry) const override;
+  std::span<const float> draft_logits(int entry, int step) const override;
+
+  // See profile.h.
+  double read_bandwidth();
+  std::vector<double> time_passes(int rows, int context, int repeats);
+  std::vector<double> time_drafts(int context, int repeats);
+  std::string phase_table(int rows, int context);
+
+ private:
+  // A sequence's place in the runtime; what the fields mean on the device: pass.h.
+  struct Slot {
+    int64_t length = 0;
+    int64_t committed = 0;      // tokens in the stored Mamba state; the rest is logged
+    int64_t rewindable_to = 0;  // shortest length that rewind() can go back to
+    int parity = 0;
+  };
+  struct GraphSet {
+    std::array<Graph, 2> extend;  // without and with logits
+    Graph draft;
+  };
+
+  enum class PassKind : uint8_t { kWithoutLogits, kWithLogits, kDraft };
+
+  static std::size_t index(int value) { return static_cast<std::size_t>(value); }
+  static std::size_t size_class(int rows);
+
+  void allocate();
+  void capture();
+  // Appends `tokens` of a slot to a pass, from `position` of the slot's length on.
+  void add_rows(Pass& pass, int slot, std::span<const int32_t> tokens, bool commit);
+  void run(const Pass& pass);
+  void run_passes(std::span<const Extend> batch);
+  void observe_pass(const Pass& pass, PassKind kind);
+  Pass& next_pass();
+  int hidden_row(int slot, int64_t position) const;
+  std::span<const float> fetch(const float* device, float* host, std::vector<uint8_t>& fetched,
+                               std::size_t row) const;
+  Pass timing_pass(int rows, int context) const;
+
+  std::shared_ptr<const model::Model> model_;
+  Options options_;
+  int device_;
+  std::string device_name_;
+  int blocks_ = 0;
+  CudaStream stream_;
+  Memory weight_memory_;
+  Memory state_memory_;
+  DeviceModel weights_;
+  State state_;
+  std::unique_ptr<Step> step_;
+  std::array<GraphSet, 4> graphs_;  // for 1, 2, 4 and 8 rows
+  std::vector<Slot> slots_;
+
+  Memory pinned_passes_;
+  std::size_t passes_used_ = 0;
+  Memory host_logits_;
+  Memory host_draft_logits_;
+  Memory host_drafts_;
+  mutable std::vector<uint8_t> logits_fetched_;  // by row
+  mutable std::vector<uint8_t> draft_logits_fetched_;
+  std::vector<std::size_t> first_logits_row_;  // by batch entry
+  std::vector<int> proposed_;                  // by batch entry of the last draft
+
+  Observer observer_;
+  Memory observed_memory_;
+  ObservedBuffers observed_;
+  std::vector<std::vector<float>> observed_hidden_;  // by layer, all rows of the extend
+};
+
+}  // namespace levin::runtime::cuda

@@ -1,0 +1,429 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/error.h"
+#include "runtime/cuda/step_launch.h"
+
+namespace levin::runtime::cuda {
+namespace {
+
+constexpr int kSmallestRing = kWarps * kRingSlots * kSmallestSlot;
+constexpr int kLargestSlot = 4096;     // bytes; more is no use to a warp
+constexpr int kReservedShared = 1024;  // per block, by the driver
+
+// Also asks for the same division of a multiprocessor's memory as all other kernels: changing it
+// would wait until the multiprocessor is empty.
+template <typename Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+}  // namespace
+
+Step::Step(const model::Model& model, const Options& options, const DeviceModel& weights,
+           const State& state, int blocks)
+    : c_(model.config), options_(options), w_(weights), s_(state), blocks_(blocks) {
+  int device = 0;
+  check(cudaGetDevice(&device));
+  check(
+      cudaDeviceGetAttribute(&shared_per_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  check(cudaDeviceGetAttribute(&shared_per_multiprocessor_,
+                               cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  for (const int rows : {4, 8}) {
+    allow_shared(norm_linear_kernel(rows), shared_per_block_);
+    allow_shared(act_linear_kernel(rows), shared_per_block_);
+    allow_shared(moe_up_kernel(rows), shared_per_block_);
+  }
+  allow_shared(moe_down_kernel(), shared_per_block_);
+  allow_shared(embed_kernel(), 0);
+  allow_shared(advance_draft_kernel(), 0);
+}
+
+void Step::observe(StepObserver* observer, const ObservedBuffers& buffers) {
+  observer_ = observer;
+  buffers_ = buffers;
+}
+
+void Step::trace(uint64_t* stamps, std::size_t capacity, std::vector<TracedPhase>* phases) {
+  stamps_ = stamps;
+  stamps_left_ = capacity;
+  phases_ = phases;
+}
+
+// Two blocks fit on a multiprocessor when half of its shared memory leaves rings worth having: the
+// next phase's block can fill its rings while this one works.
+SharedLayout Step::layout(const Shape& shape, int rows) const {
+  SharedLayout l;
+  l.rows = rows;
+  const int items = align(std::max(shape.items, 1) * static_cast<int>(sizeof(Item)));
+  const int operands = align(shape.operands * rows * operand_stride(shape.operand_units));
+  const int partials = align(Partials::bytes(shape.partials, rows));
+  const int scratch = align(4 * (kScratchFloats + rows * shape.groups));
+  const int fixed = items + operands + partials + scratch + shape.extra;
+  const int half = shared_per_multiprocessor_ / 2 - kReservedShared - fixed;
+  const int rings = half >= kSmallestRing ? half : shared_per_block_ - fixed;
+  const int warps = std::clamp(shape.busy_warps, 1, kWarps);
+  l.slot_bytes = std::min(rings / (warps * kRingSlots) / 128 * 128, kLargestSlot);
+  if (l.slot_bytes < kSmallestSlot) {
+    throw Error({.what = "a layer is too wide for the shared memory of this device",
+                 .where = "CUDA runtime",
+                 .expected = "at most " + std::to_string(shared_per_block_) + " bytes",
+                 .found = std::to_string(fixed + warps * kRingSlots * kSmallestSlot) + " bytes",
+                 .hint = "use --device cpu",
+                 .exit_code = ExitCode::kMachine});
+  }
+  // reduce_candidates() in linear.cu takes the rings' place.
+  l.items = std::max(l.slot_bytes * warps * kRingSlots,
+                     kWarps * kMaxRows * static_cast<int>(sizeof(Candidate)));
+  l.operands = l.items + items;
+  l.partials = l.operands + operands;
+  l.scratch = l.partials + partials;
+  l.total = l.scratch + scratch + shape.extra;
+  return l;
+}
+
+int Step::operand_index(Operand* operands, int& count, const Operand& operand) const {
+  for (int i = 0; i < count; ++i) {
+    if (operands[i].kind == operand.kind && operands[i].scale == operand.scale) return i;
+  }
+  operands[count] = operand;
+  return count++;
+}
+
+void Step::add_part(NormLinear& p, const DeviceLinear& linear, const Output& output, int rotation) {
+  Part& part = p.parts[p.part_count++];
+  part.matrix = linear.matrix;
+  part.factor = linear.factor;
+  part.operand = operand_index(p.operands, p.operand_count, linear.operand);
+  part.rotation = rotation;
+  part.output = output;
+}
+
+NormLinear Step::norm_input(const Pass* pass, const float* x, const float* norm) const {
+  NormLinear p;
+  p.pass = pass;
+  p.width = static_cast<int>(c_.hidden_size);
+  p.eps = static_cast<float>(c_.norm_eps);
+  p.inputs[0] = {.x = x, .stride = p.width, .by_previous_row = false, .weight = norm, .column = 0};
+  p.operand_count = 0;
+  p.part_count = 0;
+  if (observing()) {
+    p.normed = buffers_.normed;
+    p.normed_stride = p.width;
+  }
+  return p;
+}
+
+// Blocks and the shape of their lists for the linears of a phase.
+int Step::share_out(const Part* parts, int count, Shape& shape) const {
+  int grid = 1;
+  for (int i = 0; i < count; ++i) grid = std::max(grid, std::min(parts[i].matrix.tiles, blocks_));
+  for (int i = 0; i < count; ++i) {
+    const PackedMatrix& m = parts[i].matrix;
+    shape.items += (m.tiles + grid - 1) / grid * m.segments;
+    if (m.segments > 1) shape.partials = shape.items;
+  }
+  shape.busy_warps = shape.items;
+  return grid;
+}
+
+void Step::norm_phase(const char* name, NormLinear& p) {
+  p.units = (p.width * p.input_count + kUnitColumns - 1) / kUnitColumns;
+  if (p.operand_count == 0) p.operands[p.operand_count++] = {};
+  Shape shape = {.operand_units = p.units, .operands = p.operand_count};
+  const int grid = share_out(p.parts, p.part_count, shape);
+  double bytes = 0;
+  for (int i = 0; i < p.part_count; ++i) {
+    p.parts[i].rotation %= grid;
+    bytes += static_cast<double>(p.parts[i].matrix.bytes());
+  }
+  p.shared = layout(shape, rows_);
+  launch(name, norm_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
+         p.shared.total, p, bytes);
+}
+
+void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
+                     const Output& output) {
+  p.eps = static_cast<float>(c_.norm_eps);
+  p.units = linear.matrix.units;
+  p.operands[0] = linear.operand;
+  p.operand_count = 1;
+  p.parts[0].matrix = linear.matrix;
+  p.parts[0].factor = linear.factor;
+  p.parts[0].output = output;
+  p.part_count = 1;
+  if (observing()) p.observed = buffers_.acts;
+  Shape shape = {.operand_units = p.units, .groups = p.groups};
+  const int grid = share_out(p.parts, 1, shape);
+  p.shared = layout(shape, rows_);
+  launch(name, act_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
+         p.shared.total, p, static_cast<double>(linear.matrix.bytes()));
+  if (observing()) observer_->input(*linear.source, buffers_.acts);
+}
+
+Output Step::residual(float* h) const {
+  Output output;
+  output.kind = OutputKind::kAdd;
+  output.data = h;
+  output.stride = static_cast<int>(c_.hidden_size);
+  return output;
+}
+
+void Step::embed_tokens(const Pass* pass, float* out) {
+  Embed p;
+  p.pass = pass;
+  p.table = w_.embeddings;
+  p.type = w_.embeddings_type;
+  p.width = static_cast<int>(c_.hidden_size);
+  p.out = out;
+  p.epoch = s_.epoch;
+  launch("embed", embed_kernel(), dim3(static_cast<unsigned>(rows_)), kThreads, 0, p);
+}
+
+void Step::mamba(const DeviceMamba& m, const float* norm, int index) {
+  NormLinear in = norm_input(s_.pass, s_.h, norm);
+  Output projected;
+  projected.data = s_.projected;
+  projected.stride = static_cast<int>(c_.in_proj_rows());
+  add_part(in, m.in_proj, projected, 0);
+  norm_phase("mamba in_proj", in);
+  if (observing()) observer_->input(*m.in_proj.source, buffers_.normed);
+
+  MambaScan scan;
+  scan.pass = s_.pass;
+  scan.projected = s_.projected;
+  scan.width = projected.stride;
+  scan.cache = s_.mamba[static_cast<std::size_t>(index)];
+  scan.half_state = options_.ssm_cache_dtype == SsmCacheDType::kF16;
+  scan.stochastic = options_.stochastic_rounding;
+  scan.philox_rounds = options_.philox_rounds;
+  scan.seed = options_.seed;
+  scan.layer = index;
+  scan.conv_weight = m.conv_weight;
+  scan.conv_bias = m.conv_bias;
+  scan.a = m.a;
+  scan.d = m.d;
+  scan.dt_bias = m.dt_bias;
+  scan.dt_min = static_cast<float>(c_.time_step_limit_min);
+  scan.dt_max = static_cast<float>(c_.time_step_limit_max);
+  scan.heads = static_cast<int>(c_.mamba_num_heads);
+  scan.head_dim = static_cast<int>(c_.mamba_head_dim);
+  scan.groups = static_cast<int>(c_.n_groups);
+  scan.states = static_cast<int>(c_.ssm_state_size);
+  scan.taps = static_cast<int>(c_.conv_kernel);
+  scan.y = s_.y;
+  scan.squares = s_.squares;
+  const Kernel<MambaScan> kernel = mamba_scan_kernel(scan.states);
+  const int shared = mamba_scan_shared(scan.states);
+  allow_shared(kernel, shared);
+  const dim3 grid(static_cast<unsigned>(scan.heads * scan.pieces()),
+                  static_cast<unsigned>(std::min(rows_, options_.max_num_seqs)));
+  const double state =
+      static_cast<double>(c_.d_inner() * c_.ssm_state_size) * (scan.half_state ? 2 : 4);
+  launch("mamba scan", kernel, grid, kScanThreads, shared, scan, 2 * state);
+
+  ActLinear out;
+  out.pass = s_.pass;
+  out.kind = InputKind::kGatedNorm;
+  out.x = s_.y;
+  out.width = static_cast<int>(c_.d_inner());
+  out.weight = m.norm;
+  out.squares = s_.squares;
+  out.pieces = scan.heads * scan.pieces();
+  out.groups = scan.groups;
+  out.inverse_group_width = static_cast<float>(c_.n_groups) / static_cast<float>(c_.d_inner());
+  act_phase("mamba out_proj", out, m.out_proj, residual(s_.h));
+}
+
+void Step::attention(const DeviceAttention& a, const float* norm, const Pass* pass, float* h,
+                     const KvCaches& kv, int position_offset) {
+  NormLinear in = norm_input(pass, h, norm);
+  Output queries;
+  queries.data = s_.queries;
+  queries.stride = static_cast<int>(c_.q_rows());
+  Output keys;
+  keys.kind = OutputKind::kKey;
+  keys.cache = kv.keys;
+  keys.position_offset = position_offset;
+  Output values = keys;
+  values.kind = OutputKind::kValue;
+  values.cache = kv.values;
+  add_part(in, a.q, queries, 0);
+  add_part(in, a.k, keys, 1);
+  add_part(in, a.v, values, 3);
+  norm_phase("attention qkv", in);
+  if (observing()) {
+    for (const DeviceLinear* linear : {&a.k, &a.v, &a.q})
+      observer_->input(*linear->source, buffers_.normed);
+  }
+
+  Attention p;
+  p.pass = pass;
+  p.queries = s_.queries;
+  p.keys = kv.keys;
+  p.values = kv.values;
+  p.position_offset = position_offset;
+  p.heads = static_cast<int>(c_.num_attention_heads);
+  p.chunk = s_.chunk;
+  p.max_chunks = s_.max_chunks;
+  constexpr double kLog2E = 1.4426950408889634;
+  p.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(c_.head_dim)) *
+                               (kv.keys.fp8 ? static_cast<double>(kv.keys.scale) : 1.0));
+  p.sums = s_.sums;
+  p.weights = s_.weights;
+  p.out = s_.attended;
+  const int shared = attend_shared(kv.keys);
+  allow_shared(attend_kernel(kv.keys), shared);
+  launch("attend", attend_kernel(kv.keys), dim3(static_cast<unsigned>(2 * blocks_)),
+         32 * kAttentionWarps, shared, p);
+  allow_shared(merge_chunks_kernel(kv.keys), 0);
+  launch("merge chunks", merge_chunks_kernel(kv.keys),
+         dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(rows_)), kv.keys.padded_dim, 0,
+         p);
+
+  ActLinear out;
+  out.pass = pass;
+  out.x = s_.attended;
+  out.width = static_cast<int>(c_.q_rows());
+  act_phase("attention o_proj", out, a.o, residual(h));
+}
+
+void Step::mlp(const DeviceMlp& m, const float* norm, const Pass* pass, float* h) {
+  NormLinear up = norm_input(pass, h, norm);
+  Output output;
+  output.kind = OutputKind::kRelu2;
+  output.data = s_.mlp;
+  output.stride = m.up.matrix.rows;
+  add_part(up, m.up, output, 0);
+  norm_phase("mlp up", up);
+  if (observing()) observer_->input(*m.up.source, buffers_.normed);
+  ActLinear down;
+  down.pass = pass;
+  down.x = s_.mlp;
+  down.width = m.up.matrix.rows;
+  act_phase("mlp down", down, m.down, residual(h));
+}
+
+void Step::layer(const DeviceLayer& layer, int index, const Pass* pass, float* h,
+                 const KvCaches& kv, int position_offset, uint64_t* router_words) {
+  if (const auto* m = std::get_if<DeviceMamba>(&layer.mixer)) {
+    mamba(*m, layer.norm, index);
+  } else if (const auto* e = std::get_if<DeviceMoe>(&layer.mixer)) {
+    moe(*e, layer.norm, pass, h, router_words);
+  } else if (const auto* a = std::get_if<DeviceAttention>(&layer.mixer)) {
+    attention(*a, layer.norm, pass, h, kv, position_offset);
+  } else {
+    mlp(std::get<DeviceMlp>(layer.mixer), layer.norm, pass, h);
+  }
+}
+
+// Final norm, and lm_head when logits are wanted.
+void Step::head(const Pass* pass, const float* h, const float* norm, bool logits, float* logits_to,
+                float* normed, bool by_hidden_row) {
+  NormLinear p = norm_input(pass, h, norm);
+  p.normed = normed;
+  p.normed_stride = p.width;
+  p.normed_by_hidden_row = by_hidden_row;
+  if (logits) {
+    Output output;
+    output.kind = OutputKind::kLogits;
+    output.data = logits_to;
+    output.stride = static_cast<int>(c_.vocab_size);
+    add_part(p, w_.lm_head, output, 0);
+    p.candidates = s_.candidates;
+  }
+  norm_phase(logits ? "lm_head" : "final norm", p);
+}
+
+void Step::extend(cudaStream_t stream, int rows, bool with_head) {
+  stream_ = stream;
+  rows_ = rows;
+  first_ = true;
+  embed_tokens(s_.pass, s_.h);
+  const auto layers = static_cast<int>(w_.layers.size());
+  for (int i = 0; i < layers; ++i) {
+    const auto index = static_cast<std::size_t>(i);
+    if (observing()) observer_->hidden(i, s_.h);
+    layer(w_.layers[index], i, s_.pass, s_.h, s_.kv[index], 0, s_.router_words[index]);
+  }
+  if (observing()) {
+    // By token, for the observer; the draft head's copy is made below.
+    head(s_.pass, s_.h, w_.norm_f, false, nullptr, buffers_.normed, false);
+    observer_->hidden(layers, buffers_.normed);
+    if (with_head) observer_->input(*w_.lm_head.source, buffers_.normed);
+  }
+  if (with_head || w_.mtp) {
+    head(s_.pass, s_.h, w_.norm_f, with_head, s_.logits, w_.mtp ? s_.hidden : nullptr, true);
+  }
+  if (w_.mtp) mtp_keys_and_values();
+}
+
+// mtp_h = eh_proj(norm(embedding of the token), norm(hidden state of the token before)).
+void Step::mtp_input(const Pass* pass) {
+  const DeviceMtp& mtp = *w_.mtp;
+  embed_tokens(pass, s_.embedding);
+  NormLinear p = norm_input(pass, s_.embedding, mtp.enorm);
+  p.input_count = 2;
+  p.inputs[1] = {.x = s_.hidden,
+                 .stride = p.width,
+                 .by_previous_row = true,
+                 .weight = mtp.hnorm,
+                 .column = p.width};
+  p.normed_stride = 2 * p.width;
+  Output output;
+  output.data = s_.mtp_h;
+  output.stride = p.width;
+  add_part(p, mtp.eh_proj, output, 0);
+  norm_phase("mtp eh_proj", p);
+  if (observing()) observer_->input(*mtp.eh_proj.source, buffers_.normed);
+}
+
+// The draft head's cache entries of the tokens before those of the pass, whose successors are known
+// now.
+void Step::mtp_keys_and_values() {
+  mtp_input(s_.pass);
+  const DeviceLayer& first = w_.mtp->layers.front();
+  const auto& a = std::get<DeviceAttention>(first.mixer);
+  NormLinear p = norm_input(s_.pass, s_.mtp_h, first.norm);
+  Output keys;
+  keys.kind = OutputKind::kKey;
+  keys.cache = s_.mtp_kv.keys;
+  keys.position_offset = -1;
+  Output values = keys;
+  values.kind = OutputKind::kValue;
+  values.cache = s_.mtp_kv.values;
+  add_part(p, a.k, keys, 0);
+  add_part(p, a.v, values, 2);
+  norm_phase("mtp kv", p);
+  if (observing()) {
+    observer_->input(*a.k.source, buffers_.normed);
+    observer_->input(*a.v.source, buffers_.normed);
+  }
+}
+
+void Step::draft(cudaStream_t stream, int rows) {
+  stream_ = stream;
+  rows_ = rows;
+  first_ = true;
+  mtp_input(s_.draft_pass);
+  for (std::size_t i = 0; i < w_.mtp->layers.size(); ++i) {
+    layer(w_.mtp->layers[i], -1, s_.draft_pass, s_.mtp_h, s_.mtp_kv, -1,
+          s_.router_words[w_.layers.size() + i]);
+  }
+  float* left = s_.hidden + static_cast<int64_t>(s_.hidden_rows) * c_.hidden_size;
+  head(s_.draft_pass, s_.mtp_h, w_.mtp->final_layernorm, true, s_.draft_logits, left, false);
+  if (observing()) observer_->input(*w_.lm_head.source, left);
+  AdvanceDraft p;
+  p.pass = s_.draft_pass;
+  p.candidates = s_.candidates;
+  p.blocks = std::min(w_.lm_head.matrix.tiles, blocks_);
+  p.vocab = static_cast<int>(c_.vocab_size);
+  p.hidden_base = s_.hidden_rows;
+  p.drafts = s_.drafts;
+  launch("advance draft", advance_draft_kernel(), dim3(1), 32 * kMaxRows, 0, p);
+}
+
+}  // namespace levin::runtime::cuda

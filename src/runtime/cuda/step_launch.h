@@ -1,0 +1,40 @@
+// How a Step puts a phase on the stream. Only for the files that implement Step.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/cuda/step.h"
+
+namespace levin::runtime::cuda {
+
+inline int align(int bytes) {
+  return (bytes + 127) / 128 * 128;
+}
+
+template <typename Params>
+void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int threads, int shared,
+                  Params& params, double bytes) {
+  if constexpr (requires { params.trace; }) {
+    const std::size_t wanted = std::size_t{3} * grid.x;
+    if (phases_ != nullptr && grid.y == 1 && wanted <= stamps_left_) {
+      params.trace.stamps = stamps_;
+      phases_->push_back({name, static_cast<int>(grid.x), stamps_, bytes});
+      stamps_ += wanted;
+      stamps_left_ -= wanted;
+    }
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.stream = stream_;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = overlap_ && !first_ && !observing() ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, params));
+  first_ = false;
+}
+
+}  // namespace levin::runtime::cuda
