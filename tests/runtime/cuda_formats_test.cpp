@@ -113,6 +113,7 @@ double relative_error(std::span<const float> a, std::span<const float> b) {
 
 struct Errors {
   double median = 0;
+  double most = 0;  // nine in ten are below
   double largest = 0;
 };
 
@@ -140,14 +141,13 @@ Errors compare(const std::shared_ptr<const model::Model>& model, KvCacheDType kv
     errors.push_back(relative_error(cuda->draft_logits(0, step), reference->draft_logits(0, step)));
   }
   std::sort(errors.begin(), errors.end());
-  return {errors[errors.size() / 2], errors.back()};
+  return {errors[errors.size() / 2], errors[errors.size() * 9 / 10], errors.back()};
 }
 
 struct Case {
   std::string name;
   std::function<Format(const Linear&)> format_of;
-  double median;  // bounds
-  double largest;
+  double median;  // bound; nine in ten errors are below five times that
   KvCacheDType kv = KvCacheDType::kBf16;
 };
 
@@ -167,23 +167,27 @@ Format coverage_w4a16(const Linear& linear) {
   return format;
 }
 
-// Activations in float16 are 8 times finer than in BF16. A token near a routing decision can take
-// the other side of it: that is what the bound of the largest error is for. An input near a
-// rounding step of FP8 (2^-3 of the value) can take the other side too, and across 14 layers some
-// always do.
+// Activations in float16 are 8 times finer than in BF16. An input near a rounding step of FP8 (2^-3
+// of the value) can take the other side of it, and across 14 layers some always do.
+//
+// A token near a routing decision can take the other side of that: one of its experts is another
+// one, in one layer. It is rare, and what it does to the logits has nothing to do with rounding, so
+// the largest error has one bound for all.
+constexpr double kLargest = 0.5;
+
 std::vector<Case> cases() {
   const auto all = [](Format format) { return [format](const Linear&) { return format; }; };
   std::vector<Case> list;
-  list.push_back({"bf16", all({WeightFormat::kBf16}), 0.01, 0.1});
-  list.push_back({"bf16_fp8_cache", all({WeightFormat::kBf16}), 0.02, 0.3, KvCacheDType::kFp8});
-  list.push_back({"f16", all({WeightFormat::kF16}), 0.003, 0.1});
-  list.push_back({"fp8_weight_only", all({WeightFormat::kFp8}), 0.003, 0.1});
-  list.push_back({"fp8_static", all({WeightFormat::kFp8, ActivationFormat::kFp8Static}), 0.1, 0.5});
-  list.push_back({"fp8_channel", all({WeightFormat::kFp8Channel}), 0.003, 0.1});
-  list.push_back({"coverage", coverage_w4a16, 0.1, 0.5});
-  list.push_back({"nvfp4", all({WeightFormat::kNvfp4, ActivationFormat::kNone, 16}), 0.003, 0.1});
-  list.push_back({"int4_g64", all({WeightFormat::kInt4, ActivationFormat::kNone, 64}), 0.003, 0.1});
-  list.push_back({"int4_g32", all({WeightFormat::kInt4, ActivationFormat::kNone, 32}), 0.003, 0.1});
+  list.push_back({"bf16", all({WeightFormat::kBf16}), 0.01});
+  list.push_back({"bf16_fp8_cache", all({WeightFormat::kBf16}), 0.02, KvCacheDType::kFp8});
+  list.push_back({"f16", all({WeightFormat::kF16}), 0.003});
+  list.push_back({"fp8_weight_only", all({WeightFormat::kFp8}), 0.003});
+  list.push_back({"fp8_static", all({WeightFormat::kFp8, ActivationFormat::kFp8Static}), 0.1});
+  list.push_back({"fp8_channel", all({WeightFormat::kFp8Channel}), 0.003});
+  list.push_back({"coverage", coverage_w4a16, 0.1});
+  list.push_back({"nvfp4", all({WeightFormat::kNvfp4, ActivationFormat::kNone, 16}), 0.003});
+  list.push_back({"int4_g64", all({WeightFormat::kInt4, ActivationFormat::kNone, 64}), 0.003});
+  list.push_back({"int4_g32", all({WeightFormat::kInt4, ActivationFormat::kNone, 32}), 0.003});
   return list;
 }
 
@@ -194,10 +198,12 @@ TEST_P(CudaFormats, AgreeWithTheReference) {
   const Case& c = GetParam();
   const Requantized requantized(c.format_of);
   const Errors errors = compare(requantized.model(), c.kv);
-  fmt::print("  {:<16} relative error of logits: median {:.2e}, largest {:.2e}\n", c.name,
-             errors.median, errors.largest);
+  fmt::print(
+      "  {:<16} relative error of logits: median {:.2e}, most below {:.2e}, largest {:.2e}\n",
+      c.name, errors.median, errors.most, errors.largest);
   EXPECT_LT(errors.median, c.median);
-  EXPECT_LT(errors.largest, c.largest);
+  EXPECT_LT(errors.most, 5 * c.median);
+  EXPECT_LT(errors.largest, kLargest);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaFormats, ::testing::ValuesIn(cases()),

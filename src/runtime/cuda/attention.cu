@@ -285,54 +285,85 @@ struct Warp {
   }
 };
 
+// Brings keys and values of a chunk into the L2 cache: all but the newest do not depend on the
+// kernel before.
+template <int kDim, bool kFp8>
+__device__ inline void prefetch(const Attention& p, const Piece& piece) {
+  constexpr int kElement = kFp8 ? 1 : 2;
+  constexpr int kLine = 128;
+  const int begin = piece.chunk * p.chunk;
+  const int end = min(begin + p.chunk, p.pass->position[piece.token] + p.position_offset + 1);
+  if (begin >= end) return;
+  const int64_t head_at = p.pass->slot[piece.token] * p.keys.slot_stride +
+                          static_cast<int64_t>(piece.key_head) * p.keys.capacity * kDim;
+  const auto* keys = static_cast<const uint8_t*>(p.keys.data) +
+                     (head_at + static_cast<int64_t>(begin) * kDim) * kElement;
+  const int key_bytes = (end - begin) * kDim * kElement;
+  for (int at = threadIdx.x * kLine; at < key_bytes; at += 32 * kAttentionWarps * kLine) {
+    ptx::prefetch_l2(keys + at);
+  }
+  const auto* values = static_cast<const uint8_t*>(p.values.data) + (head_at + begin) * kElement;
+  const int value_bytes = (end - begin) * kElement;
+  for (int dim = threadIdx.x; dim < kDim; dim += 32 * kAttentionWarps) {
+    for (int at = 0; at < value_bytes; at += kLine) {
+      ptx::prefetch_l2(values + static_cast<int64_t>(dim) * p.values.capacity * kElement + at);
+    }
+  }
+}
+
 }  // namespace
 
 template <int kDim, bool kFp8>
 __global__ void __launch_bounds__(32 * kAttentionWarps)
     attend(const __grid_constant__ Attention p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
   extern __shared__ __align__(16) uint8_t attention_memory[];
   auto& exchange = *reinterpret_cast<Exchange<kDim>*>(attention_memory);
   ptx::launch_dependents();
-  ptx::wait_for_previous();
-  p.trace.stamp(1);
   Piece piece;
-  for (int index = static_cast<int>(blockIdx.x); locate(p, index, piece);
-       index += static_cast<int>(gridDim.x)) {
+  int index = static_cast<int>(blockIdx.x);
+  bool found = locate(p, index, piece);
+  if (found) prefetch<kDim, kFp8>(p, piece);
+  ptx::wait_for_previous();
+  p.trace.stamp(Trace::kReady);
+  for (; found; found = locate(p, index += static_cast<int>(gridDim.x), piece)) {
     const int last = p.pass->position[piece.token] + p.position_offset;
     const int begin = piece.chunk * p.chunk;
     if (begin > last) continue;  // an earlier token of a segment that ends in this chunk
     Warp<kDim, kFp8> warp(p, piece);
-    warp.load_query();
     const int end = min(begin + p.chunk, last + 1);
-    for (int at = begin + static_cast<int>(threadIdx.x / 32) * kWarpPositions; at < end;
-         at += kBlockPositions) {
-      typename Warp<kDim, kFp8>::Loaded loaded;
-      warp.load(at, last, loaded);
+    int at = begin + static_cast<int>(threadIdx.x / 32) * kWarpPositions;
+    typename Warp<kDim, kFp8>::Loaded loaded;
+    if (at < end) warp.load(at, last, loaded);
+    warp.load_query();
+    while (at < end) {
       warp.add(at, last, loaded);
+      at += kBlockPositions;
+      if (at < end) warp.load(at, last, loaded);
     }
     warp.hand_over(exchange);
     __syncthreads();
     warp.store(exchange);
     __syncthreads();
   }
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 // The chunks of one head of one token, in their order.
 template <int kDim>
 __global__ void __launch_bounds__(kDim) merge_chunks(const __grid_constant__ Attention p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
   __shared__ float factors[kMaxChunks];
   __shared__ float totals[kMaxChunks];
   ptx::launch_dependents();
-  ptx::wait_for_previous();
-  p.trace.stamp(1);
   const int head = static_cast<int>(blockIdx.x);
   const int token = static_cast<int>(blockIdx.y);
-  if (token >= p.pass->rows) return;
+  const int rows = p.pass->rows;
+  const int last = token < rows ? p.pass->position[token] + p.position_offset : -1;
+  ptx::wait_for_previous();
+  p.trace.stamp(Trace::kReady);
+  if (token >= rows) return;
   const int dim = static_cast<int>(threadIdx.x);
-  const int last = p.pass->position[token] + p.position_offset;
   const int chunks = last < 0 ? 0 : last / p.chunk + 1;
   const int64_t first = p.at(token, head, 0);
   for (int chunk = dim; chunk < chunks; chunk += kDim) {
@@ -359,7 +390,7 @@ __global__ void __launch_bounds__(kDim) merge_chunks(const __grid_constant__ Att
     p.out[(static_cast<int64_t>(token) * p.heads + head) * p.keys.head_dim + dim] =
         chunks == 0 ? 0.0F : sum / weight * value_scale;
   }
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 Kernel<Attention> attend_kernel(const KvView& keys) {

@@ -9,8 +9,9 @@ extern __shared__ __align__(128) uint8_t shared_memory[];
 
 __device__ inline WarpStream stream_of(const SharedLayout& layout) {
   const int warp = static_cast<int>(threadIdx.x / 32);
-  return {ptx::shared_address(shared_memory) + warp * kRingSlots * layout.slot_bytes,
-          layout.slot_bytes, reinterpret_cast<const Item*>(shared_memory + layout.items)};
+  return {ptx::shared_address(shared_memory) + warp * layout.slots * layout.slot_bytes,
+          layout.slots, layout.slot_bytes,
+          reinterpret_cast<const Item*>(shared_memory + layout.items)};
 }
 __device__ inline Item* items_of(const SharedLayout& layout) {
   return reinterpret_cast<Item*>(shared_memory + layout.items);

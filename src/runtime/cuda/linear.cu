@@ -51,89 +51,122 @@ __device__ inline Best<kTokenGroups> no_best() {
 
 template <int kTokenGroups>
 __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant__ NormLinear p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
+  ptx::step_back();
   Item* items = items_of(p.shared);
-  const int count = make_items(p.parts, p.part_count, p.shared.slot_bytes, items);
+  const int count = make_items(p.parts, p.part_count, items);
+  const int rows = p.pass->rows;
   NormWeights weights;
   weights.load(p.inputs[0].weight, p.width);
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
   ptx::launch_dependents();
   WarpStream stream = stream_of(p.shared);
-  stream.read(static_cast<int>(threadIdx.x / 32), count, kWarps);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
   ptx::wait_for_previous();
-  p.trace.stamp(1);
-
-  const int rows = p.pass->rows;
-  const NormedOutput normed = {p.normed, p.normed_stride, p.normed_by_hidden_row};
-  normalize(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space, normed);
-  space.pad(rows, p.width * p.input_count / 4, p.units);
-  sync_computing();
+  p.trace.stamp(Trace::kReady);
 
   Best<kTokenGroups> best = no_best<kTokenGroups>();
+  normalize(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space,
+            {p.normed, p.normed_stride, p.normed_by_hidden_row});
+  space.pad(rows, p.width * p.input_count / 4, p.units);
+  sync_computing();
+  if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
-                               partials_of(p.shared), *p.pass, best);
+                               partials_of(p.shared), *p.pass, rows, p.trace, best);
   if (p.candidates != nullptr) reduce_candidates(best, rows, p.candidates);
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 namespace {
 
-// Scales of the groups of one token's gated norm, into `scales` [tokens, groups].
-__device__ inline void group_scales(const ActLinear& p, int rows, float* scales) {
+// Scales of the groups of the tokens' gated norms, into `scales` [tokens, groups]. `space` for
+// [tokens, pieces] numbers.
+__device__ inline void group_scales(const ActLinear& p, int rows, float* space, float* scales) {
+  for (int i = threadIdx.x; i < rows * p.pieces; i += kThreads) space[i] = __ldcg(p.squares + i);
+  sync_computing();
   const int per_group = p.pieces / p.groups;
-  const float width = static_cast<float>(p.width / p.groups);
   for (int i = threadIdx.x; i < rows * p.groups; i += kThreads) {
-    const float* pieces = p.squares + (i / p.groups) * p.pieces + i % p.groups * per_group;
+    const float* pieces = space + i * per_group;
     float sum = 0.0F;
-    for (int j = 0; j < per_group; ++j) sum += __ldcg(pieces + j);
-    scales[i] = rsqrtf(sum / width + p.eps);
+#pragma unroll 8
+    for (int j = 0; j < per_group; ++j) sum += pieces[j];
+    scales[i] = rsqrtf(sum * p.inverse_group_width + p.eps);
   }
   sync_computing();
 }
 
-struct ActInput {
-  const ActLinear& p;
-  const float* scales;  // [tokens, groups] of kGatedNorm
+// A thread's part of a strip of kStrip columns of a row.
+constexpr int kStripVectors = 2;
+constexpr int kStrip = kStripVectors * kThreads;  // float4
+using StripPart = float4[kStripVectors];
 
+__device__ inline void load_strip(const float4* row, int first, int vectors, StripPart& part) {
+#pragma unroll
+  for (int i = 0; i < kStripVectors; ++i) {
+    const int index = first + static_cast<int>(threadIdx.x) + i * kThreads;
+    part[i] = index < vectors ? __ldcg(row + index) : make_float4(0, 0, 0, 0);
+  }
+}
+
+// The strip after the gated norm. `weights` are those of the row's first strip.
+__device__ inline void scale_strip(const ActLinear& p, const float* scales, int first, int vectors,
+                                   const StripPart& weights, StripPart& part) {
   // Of a column; exact, since columns are far below 2^23.
-  __device__ int group(int column) const {
+  const auto group = [&](int column) {
     return static_cast<int>((static_cast<float>(column) + 0.5F) * p.inverse_group_width);
+  };
+#pragma unroll
+  for (int i = 0; i < kStripVectors; ++i) {
+    const int index = first + static_cast<int>(threadIdx.x) + i * kThreads;
+    if (index >= vectors) continue;
+    const float4 w =
+        first == 0 ? weights[i] : __ldg(reinterpret_cast<const float4*>(p.weight) + index);
+    float4& v = part[i];
+    v.x *= scales[group(4 * index)] * w.x;
+    v.y *= scales[group(4 * index + 1)] * w.y;
+    v.z *= scales[group(4 * index + 2)] * w.z;
+    v.w *= scales[group(4 * index + 3)] * w.w;
   }
-  __device__ float4 vector(int token, int index) const {
-    const auto* x = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(token) * p.width);
-    float4 v = __ldcg(x + index);
-    if (p.kind == InputKind::kGatedNorm) {
-      const float4 w = __ldg(reinterpret_cast<const float4*>(p.weight) + index);
-      const float* s = scales + token * p.groups;
-      v.x *= s[group(4 * index)] * w.x;
-      v.y *= s[group(4 * index + 1)] * w.y;
-      v.z *= s[group(4 * index + 2)] * w.z;
-      v.w *= s[group(4 * index + 3)] * w.w;
-    }
-    return v;
-  }
-};
+}
 
 // All tokens' inputs into operands.
-__device__ inline void build_operands(const ActInput& input, int rows, const OperandSpace& space) {
-  const ActLinear& p = input.p;
+__device__ inline void build_operands(const ActLinear& p, int rows, const StripPart& weights,
+                                      const OperandSpace& space) {
+  const bool gated = p.kind == InputKind::kGatedNorm;
   const int vectors = p.width / 4;
+  float* scales = space.row_scales + 2 * kMaxRows;
+  StripPart part;
+  load_strip(reinterpret_cast<const float4*>(p.x), 0, vectors, part);
+  if (gated) group_scales(p, rows, reinterpret_cast<float*>(space.data), scales);
+#pragma unroll 1
   for (int token = 0; token < rows; ++token) {
+    const auto* row = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(token) * p.width);
+    const float* row_scales = scales + token * p.groups;
     float row_inverse = 1.0F;
     if (space.per_token()) {
       float amax = 0.0F;
-      for (int i = threadIdx.x; i < vectors; i += kThreads) {
-        amax = fmaxf(amax, largest_magnitude(input.vector(token, i)));
+      for (int first = 0; first < vectors; first += kStrip) {
+        load_strip(row, first, vectors, part);
+        if (gated) scale_strip(p, row_scales, first, vectors, weights, part);
+#pragma unroll
+        for (int i = 0; i < kStripVectors; ++i) amax = fmaxf(amax, largest_magnitude(part[i]));
       }
       row_inverse = space.set_row_scale(token, amax);
     }
-#pragma unroll 2
-    for (int index = threadIdx.x; index < vectors; index += kThreads) {
-      const float4 v = input.vector(token, index);
-      space.store(token, index, v, row_inverse);
-      if (p.observed != nullptr && blockIdx.x == 0) {
-        reinterpret_cast<float4*>(p.observed + static_cast<int64_t>(token) * p.width)[index] = v;
+#pragma unroll 1
+    for (int first = 0; first < vectors; first += kStrip) {
+      if (token + first > 0 || space.per_token()) load_strip(row, first, vectors, part);
+      if (gated) scale_strip(p, row_scales, first, vectors, weights, part);
+#pragma unroll
+      for (int i = 0; i < kStripVectors; ++i) {
+        const int index = first + static_cast<int>(threadIdx.x) + i * kThreads;
+        if (index >= vectors) continue;
+        space.store(token, index, part[i], row_inverse);
+        if (p.observed != nullptr && blockIdx.x == 0) {
+          reinterpret_cast<float4*>(p.observed + static_cast<int64_t>(token) * p.width)[index] =
+              part[i];
+        }
       }
     }
   }
@@ -143,28 +176,31 @@ __device__ inline void build_operands(const ActInput& input, int rows, const Ope
 
 template <int kTokenGroups>
 __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant__ ActLinear p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
+  ptx::step_back();
   Item* items = items_of(p.shared);
-  const int count = make_items(p.parts, p.part_count, p.shared.slot_bytes, items);
+  const int count = make_items(p.parts, p.part_count, items);
+  const int rows = p.pass->rows;
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
   ptx::launch_dependents();
+  StripPart weights = {};
+  if (p.kind == InputKind::kGatedNorm) {
+    load_strip(reinterpret_cast<const float4*>(p.weight), 0, p.width / 4, weights);
+  }
   WarpStream stream = stream_of(p.shared);
-  stream.read(static_cast<int>(threadIdx.x / 32), count, kWarps);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
   ptx::wait_for_previous();
-  p.trace.stamp(1);
+  p.trace.stamp(Trace::kReady);
 
-  const int rows = p.pass->rows;
-  float* scales = space.row_scales + 2 * kMaxRows;
-  if (p.kind == InputKind::kGatedNorm) group_scales(p, rows, scales);
-  build_operands({p, scales}, rows, space);
+  build_operands(p, rows, weights, space);
   space.pad(rows, p.width / 4, p.units);
   sync_computing();
-
+  if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   Best<kTokenGroups> best = no_best<kTokenGroups>();
   multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
-                               partials_of(p.shared), *p.pass, best);
-  p.trace.stamp(2);
+                               partials_of(p.shared), *p.pass, rows, p.trace, best);
+  p.trace.stamp(Trace::kEnd);
 }
 
 // One token group of 4, or two.

@@ -47,7 +47,9 @@ struct Part {
   PackedMatrix matrix;
   float factor = 1.0F;  // of format and operand
   int operand = 0;
-  int rotation = 0;  // of the blocks; spreads small linears over them
+  Share share;          // of the tiles
+  int rotation = 0;     // of the blocks; spreads small linears over them
+  int chunk_units = 1;  // of one copy
   Output output;
 };
 
@@ -55,7 +57,8 @@ inline constexpr int kMaxParts = 3;
 
 // Where things are in a block's dynamic shared memory, in bytes. The warps' rings come first.
 struct SharedLayout {
-  int slot_bytes = 0;  // of a ring
+  int slots = 0;  // of a ring
+  int slot_bytes = 0;
   int items = 0;
   int operands = 0;
   int partials = 0;
@@ -73,13 +76,23 @@ struct Candidate {
   int32_t index;
 };
 
-// Per-phase time stamps of one block: start, predecessor complete, end.
+// Per-phase time stamps of one block, for the table of phases.
 struct Trace {
-  uint64_t* stamps = nullptr;  // [grid][3], null: off
-  __device__ void stamp(int index) const {
-    if (stamps != nullptr && threadIdx.x == 0) {
-      stamps[blockIdx.x * 3 + index] = ptx::global_timer();
-    }
+  enum Stamp : int { kStart, kReady, kEnd, kMarks };  // nanoseconds
+  // Cycles of the multiprocessor, behind the stamps.
+  enum Mark : int { kReadyMark, kInputs, kRouting, kOwnItems, kAllItems, kEndMark, kMarkCount };
+  static constexpr int kCount = static_cast<int>(kMarks) + static_cast<int>(kMarkCount);
+
+  uint64_t* stamps = nullptr;  // [grid][kCount], null: off
+  __device__ void stamp(Stamp which) const {
+    if (stamps == nullptr || threadIdx.x != 0) return;
+    stamps[blockIdx.x * kCount + which] = ptx::global_timer();
+    if (which == kReady) mark(kReadyMark);
+    if (which == kEnd) mark(kEndMark);
+  }
+  // By one thread.
+  __device__ void mark(Mark which) const {
+    if (stamps != nullptr) stamps[blockIdx.x * kCount + kMarks + which] = clock64();
   }
 };
 
@@ -94,25 +107,43 @@ __device__ inline PartItems items_of_part(const Part& part, int first_item) {
   const int grid = static_cast<int>(gridDim.x);
   int block = static_cast<int>(blockIdx.x) + part.rotation;
   if (block >= grid) block -= grid;
-  const int begin = part.matrix.tile_begin(block, grid);
-  return {first_item, begin, part.matrix.tile_begin(block + 1, grid) - begin};
+  const int begin = part.share.begin(block);
+  return {first_item, begin, part.share.begin(block + 1) - begin};
 }
 
 // Makes the list of all parts' items, by all threads; how many there are.
-__device__ inline int make_items(const Part* parts, int part_count, int slot_bytes, Item* items) {
+__device__ inline int make_items(const Part* parts, int part_count, Item* items) {
   int count = 0;
 #pragma unroll 1
   for (int p = 0; p < part_count; ++p) {
     const PackedMatrix& m = parts[p].matrix;
     const PartItems mine = items_of_part(parts[p], count);
-    for (int i = threadIdx.x; i < mine.tiles * m.segments; i += kThreads) {
-      items[count + i] =
-          item_of(m, mine.first_tile + i / m.segments, i % m.segments, p, slot_bytes);
+    const int of_part = mine.tiles << m.segment_shift;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < of_part; i += kThreads) {
+      const int tile = mine.first_tile + (i >> m.segment_shift);
+      const int segment = i & (m.segments() - 1);
+      items[count + i] = item_of(m, tile, segment, p, parts[p].chunk_units);
     }
-    count += mine.tiles * m.segments;
+    count += of_part;
   }
   return count;
 }
+
+// Who adds up what at the end of a phase: each token's rows are shared out over as many threads as
+// there are.
+struct FinishThread {
+  int per_token;
+  int token;
+  int first;
+  __device__ explicit FinishThread(int tokens) {
+    const int shift = tokens == 1 ? 9 : tokens == 2 ? 8 : tokens <= 4 ? 7 : 6;
+    static_assert(kThreads == 1 << 9);
+    per_token = 1 << shift;
+    token = static_cast<int>(threadIdx.x) >> shift;
+    first = static_cast<int>(threadIdx.x) & (per_token - 1);
+  }
+};
 
 __device__ inline void store_kv(const KvView& cache, bool value, int slot, int position, int row,
                                 float x) {
@@ -139,7 +170,8 @@ __device__ inline void emit(const Output& out, const Pass& pass, int token, int 
       out.data[static_cast<int64_t>(token) * out.stride + row] = value;
       return;
     case OutputKind::kAdd:
-      out.data[static_cast<int64_t>(token) * out.stride + row] += value;
+      // One addition to each element: atomic only so that nobody waits for the old value.
+      atomicAdd(out.data + static_cast<int64_t>(token) * out.stride + row, value);
       return;
     case OutputKind::kRelu2: {
       const float positive = fmaxf(value, 0.0F);
@@ -198,9 +230,8 @@ __device__ inline void lane_activations(const Item& item, int tokens,
 template <int kTokenGroups>
 __device__ inline void multiply_parts(const Part* parts, int part_count, const Item* items,
                                       int count, WarpStream& stream, const OperandSpace& space,
-                                      const Partials& partials, const Pass& pass,
-                                      Best<kTokenGroups>& best) {
-  const int tokens = pass.rows;
+                                      const Partials& partials, const Pass& pass, int tokens,
+                                      const Trace& trace, Best<kTokenGroups>& best) {
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
     const Item& item = items[i];
@@ -210,7 +241,7 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
                      [&](int token) { return space.row(part.operand, token); });
     TileSums<kTokenGroups> sums;
     multiply_item(sums, item, stream, activations, [&] { stream.fill(); });
-    if (part.matrix.segments > 1) {
+    if (part.matrix.segment_shift > 0) {
       partials.store(i, sums);
       continue;
     }
@@ -230,7 +261,9 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
       }
     }
   }
+  if (threadIdx.x == 0) trace.mark(Trace::kOwnItems);
   sync_computing();
+  if (threadIdx.x == 0) trace.mark(Trace::kAllItems);
   int first_item = 0;
   Candidate unused = kNoCandidate;  // lm_head has no segments (weights.cu)
 #pragma unroll 1
@@ -238,18 +271,17 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
     const Part& part = parts[p];
     const PackedMatrix& m = part.matrix;
     const PartItems mine = items_of_part(part, first_item);
-    first_item += mine.tiles * m.segments;
-    if (m.segments == 1) continue;
-    // Neighbouring threads have neighbouring rows.
-    const int rows = mine.tiles * kTileRows;
-    for (int i = threadIdx.x; i < rows * tokens; i += kThreads) {
-      const int token = i / rows;
-      const int row = mine.first_tile * kTileRows + i % rows;
-      if (row >= m.rows) continue;
-      const int tile = i % rows / kTileRows;
-      const float sum =
-          partials.sum(mine.first_item + tile * m.segments, m.segments, i % kTileRows, token);
-      emit(part.output, pass, token, row, scaled(part, space, row, token, sum), unused);
+    first_item += mine.tiles << m.segment_shift;
+    if (m.segment_shift == 0) continue;
+    const FinishThread mine_is(tokens);
+    if (mine_is.token >= tokens) continue;
+    for (int i = mine_is.first; i < mine.tiles * kTileRows; i += mine_is.per_token) {
+      const int row = mine.first_tile * kTileRows + i;
+      if (row >= m.rows) break;
+      const int item = mine.first_item + (i / kTileRows << m.segment_shift);
+      const float sum = partials.sum(item, m.segments(), i % kTileRows, mine_is.token);
+      emit(part.output, pass, mine_is.token, row, scaled(part, space, row, mine_is.token, sum),
+           unused);
     }
   }
 }

@@ -282,10 +282,11 @@ struct Rows {
 
 template <int kPerThread>
 __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant__ MambaScan p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
   extern __shared__ __align__(16) float shared_floats[];
   __shared__ float squares[kMaxRows][kScanThreads / 32];
   ptx::launch_dependents();
+  ptx::step_back();
   if (static_cast<int>(blockIdx.y) >= p.pass->segments) {
     ptx::wait_for_previous();
     return;
@@ -316,7 +317,18 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
     const float* from = own ? at.projected(0) : at.logged(0);
     if (own) {
       ptx::wait_for_previous();
-      p.trace.stamp(1);
+      p.trace.stamp(Trace::kReady);
+    }
+    // What the first token needs is loaded all at once.
+    float first_input[kChannels];
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) {
+      const bool wanted = tokens > 0 && channels[i].channel >= 0;
+      first_input[i] = wanted ? __ldcg(from + channels[i].channel) : 0.0F;
+    }
+    const float raw_step =
+        thread < tokens ? __ldcg(from + thread * width + p.conv_dim() + head) : 0.0F;
+    if (own) {
       for (int i = thread; i < tokens * kStateRows; i += kScanThreads) {
         const int dim = at.piece * kStateRows + i % kStateRows;
         if (dim >= p.head_dim) continue;
@@ -332,7 +344,7 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
       if (c.channel < 0) continue;
 #pragma unroll 2
       for (int t = 0; t < tokens; ++t) {
-        const float x = __ldcg(from + t * width + c.channel);
+        const float x = t == 0 ? first_input[i] : __ldcg(from + t * width + c.channel);
         inputs.channels[t * inputs.width + thread + i * kScanThreads] = c.push(x);
         if (logs && c.owner) log[t * at.log_width() + c.channel] = x;
       }
@@ -340,9 +352,8 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
       if (own == segment.commit) c.save_window(at);
     }
     if (thread < tokens) {
-      const float raw = __ldcg(from + thread * width + p.conv_dim() + head);
-      inputs.set_step(p, head, thread, raw);
-      if (logs && at.piece == 0) log[thread * at.log_width() + p.conv_dim() + head] = raw;
+      inputs.set_step(p, head, thread, raw_step);
+      if (logs && at.piece == 0) log[thread * at.log_width() + p.conv_dim() + head] = raw_step;
     }
     __syncthreads();
 
@@ -377,7 +388,7 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
     for (int w = 0; w < kScanThreads / 32; ++w) sum += squares[thread][w];
     p.squares[(segment.first_row + thread) * p.heads * p.pieces() + blockIdx.x] = sum;
   }
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 Kernel<MambaScan> mamba_scan_kernel(int states) {

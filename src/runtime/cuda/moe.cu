@@ -83,7 +83,7 @@ struct Shift {
 
   __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts)
       : stream(s), known(a), free_items(count), step(scouts.others()) {
-    if (!scouts.include_me()) stream.read(warp(), free_items, step);
+    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step);
   }
   __device__ static int warp() { return static_cast<int>(threadIdx.x / 32); }
   __device__ int first_routed() const { return free_items + kWarps - 1 - warp(); }
@@ -99,10 +99,29 @@ struct Shift {
       start_routed();
     }
   }
-  __device__ void await_routing() {
-    if (routed) return;
-    ptx::barrier_wait(known.barrier(), 0);
-    start_routed();
+  // Calls multiply(item) for all items of the warp.
+  template <typename Multiply>
+  __device__ void work(Multiply&& multiply) {
+    int i = warp() < step ? warp() : free_items;
+    int stop = free_items;
+    bool last = false;
+#pragma unroll 1
+    while (true) {
+      if (i >= stop) {
+        if (last) return;
+        last = true;
+        if (!routed) {
+          ptx::barrier_wait(known.barrier(), 0);
+          start_routed();
+        }
+        i = first_routed();
+        stop = end;
+        step = kWarps;
+        continue;
+      }
+      multiply(i);
+      i += step;
+    }
   }
 };
 
@@ -161,27 +180,32 @@ __device__ __noinline__ void load_latent(const MoeUp& p, int rows, const Operand
 __device__ inline int make_up_items(const MoeUp& p, const Routing& routing, const Scouts& scouts,
                                     Item* items, int before) {
   const PackedMatrix& first = p.experts.first;
-  const int64_t all = static_cast<int64_t>(routing.count()) * first.tiles;
-  const int begin = static_cast<int>(blockIdx.x * all / gridDim.x);
-  const int count = static_cast<int>((blockIdx.x + 1) * all / gridDim.x) - begin;
-  for (int i = scouts.thread(); i < count; i += scouts.threads()) {
-    const int d = (begin + i) / first.tiles;
-    Item item = item_of(first, (begin + i) % first.tiles, 0, 1 + d, p.shared.slot_bytes);
+  const int all = routing.count() * first.tiles;
+  const int begin = p.blocks.divide(static_cast<int>(blockIdx.x) * all);
+  const int count = p.blocks.divide(static_cast<int>(blockIdx.x + 1) * all) - begin;
+  const int shift = first.segment_shift;
+#pragma unroll 1
+  for (int i = scouts.thread(); i < count << shift; i += scouts.threads()) {
+    const int tile = begin + (i >> shift);
+    const int d = p.tiles.divide(tile);
+    Item item = item_of(first, tile - d * first.tiles, i & (first.segments() - 1), 1 + d,
+                        p.experts.chunk_units);
     item.data += routing.distinct()[d] * p.experts.stride;
     items[before + i] = item;
   }
-  return before + count;
+  return before + (count << shift);
 }
 
 }  // namespace
 
 template <int kTokenGroups>
 __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ MoeUp p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
+  ptx::step_back();
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, p.shared.rows * p.router.chosen};
   Item* items = items_of(p.shared);
-  const int free_items = make_items(&p.shared_part, p.shared_parts, p.shared.slot_bytes, items);
+  const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
   const int tokens = p.pass->rows;
   const Scouts scouts(tokens);
@@ -192,20 +216,18 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   __syncthreads();
   Shift shift(stream_of(p.shared), known, free_items, scouts);
   ptx::wait_for_previous();
-  // Not earlier: the next phase takes the router's logits before it waits for this one, and must
-  // not find the number of the pass before.
-  ptx::launch_dependents();
-  p.trace.stamp(1);
-
+  p.trace.stamp(Trace::kReady);
   tap.epoch = *static_cast<const volatile uint32_t*>(p.router.epoch);
   normalize_input<true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space,
                         {p.normed, p.width, false}, tap);
-  if (p.router.experts > static_cast<int>(gridDim.x))
+  if (p.router.experts > static_cast<int>(gridDim.x)) {
     more_logits(p, tokens, tap.epoch, space.scratch);
+  }
   space.pad(tokens, p.width / 4, p.units);
   const OperandSpace latent = latent_space(p, space);
   if (p.latent != nullptr) load_latent(p, tokens, latent);
   sync_computing();
+  if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
 
   if (scouts.include_me()) {
     route(p.router, tokens, routing, scouts);
@@ -215,83 +237,94 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
       }
     }
     known.make(scouts, make_up_items(p, routing, scouts, items, free_items));
+    if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
+    // Not earlier: the next phase takes the router's logits before it waits for this one, and must
+    // not find the number of the pass before; nor should its weights delay the logits.
+    ptx::launch_dependents();
   }
 
   const Partials partials = partials_of(p.shared);
   const PackedMatrix& shared_matrix = p.shared_part.matrix;
-  const auto refill = [&] { shift.refill(); };
-  if (!scouts.include_me()) {
-#pragma unroll 1
-    for (int i = Shift::warp(); i < free_items; i += shift.step) {
-      const Item& item = items[i];
-      uint32_t activations[kTokenGroups];
-      lane_activations(item, tokens, activations,
-                       [&](int token) { return space.row(p.shared_part.operand, token); });
-      TileSums<kTokenGroups> sums;
-      multiply_item(sums, item, shift.stream, activations, refill);
-      partials.store(i, sums);
-    }
-  }
-  shift.await_routing();
   const OperandSpace& routed_space = p.latent != nullptr ? latent : space;
   const int routed_operand = p.latent != nullptr ? 0 : p.routed_operand;
   const bool per_token = routed_space.operands[routed_operand].kind == OperandKind::kFp8Token;
   const PackedMatrix& m = p.experts.first;
-#pragma unroll 1
-  for (int i = shift.first_routed(); i < shift.end; i += kWarps) {
-    const Item& item = items[i];
+  // What becomes of a sum of an expert's tile.
+  const auto finish_routed = [&](const Item& item, int row_of_tile, int token, float sum) {
     const int d = item.part - 1;
-    const int first_row = item.tile * kTileRows;
-    uint32_t activations[kTokenGroups];
-    lane_activations(item, tokens, activations,
-                     [&](int token) { return routed_space.row(routed_operand, token); });
-    TileSums<kTokenGroups> sums;
-    multiply_item(sums, item, shift.stream, activations, refill);
+    const int row = item.tile * kTileRows + row_of_tile;
+    const int choice = routing.choice(d, token);
+    if (choice < 0 || row >= m.rows) return;
     const int expert = routing.distinct()[d];
-    const float factor = p.experts.factor[expert];
-    for_each_total(sums, [&](int r, int token, float sum) {
-      const int row = first_row + r;
-      if (token >= tokens || row >= m.rows) return;
-      const int choice = routing.choice(d, token);
-      if (choice < 0) return;
-      const int64_t at = static_cast<int64_t>(expert) * p.experts.row_stride + row;
-      float y = sum * (per_token ? factor * routed_space.row_scales[token] : factor);
-      if (m.row_scale != nullptr) y *= m.row_scale[at];
-      if (m.bias != nullptr) y += m.bias[at];
-      store_activation(p.routed_out, token * p.router.chosen + choice, row, expert, y,
-                       p.observed_routed, m.rows);
+    const int64_t at = static_cast<int64_t>(expert) * p.experts.row_stride + row;
+    float y = sum * p.experts.factor[expert];
+    if (per_token) y *= routed_space.row_scales[token];
+    if (m.row_scale != nullptr) y *= m.row_scale[at];
+    if (m.bias != nullptr) y += m.bias[at];
+    store_activation(p.routed_out, token * p.router.chosen + choice, row, expert, y,
+                     p.observed_routed, m.rows);
+  };
+  const auto multiply_one = [&](int i) {
+    const Item& item = items[i];
+    const bool routed = item.part > 0;
+    uint32_t activations[kTokenGroups];
+    lane_activations(item, tokens, activations, [&](int token) {
+      return routed ? routed_space.row(routed_operand, token)
+                    : space.row(p.shared_part.operand, token);
     });
-  }
+    TileSums<kTokenGroups> sums;
+    multiply_item(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    if (!routed || m.segment_shift > 0) return partials.store(i, sums);
+    for_each_total(sums, [&](int r, int token, float sum) {
+      if (token < tokens) finish_routed(item, r, token, sum);
+    });
+  };
+  shift.work(multiply_one);
+  if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
   sync_computing();
+  if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  if (p.shared_parts > 0) {
-    const PartItems mine = items_of_part(p.shared_part, 0);
-    const int rows = mine.tiles * kTileRows;
-    for (int i = threadIdx.x; i < rows * tokens; i += kThreads) {
-      const int token = i / rows;
-      const int row = mine.first_tile * kTileRows + i % rows;
-      if (row >= shared_matrix.rows) continue;
-      const float sum = partials.sum(i % rows / kTileRows * shared_matrix.segments,
-                                     shared_matrix.segments, i % kTileRows, token);
+  const FinishThread finish(tokens);
+  if (finish.token < tokens) {
+    const int token = finish.token;
+    const PartItems mine = p.shared_parts > 0 ? items_of_part(p.shared_part, 0) : PartItems{};
+    for (int i = finish.first; i < mine.tiles * kTileRows; i += finish.per_token) {
+      const int row = mine.first_tile * kTileRows + i;
+      if (row >= shared_matrix.rows) break;
+      const float sum = partials.sum(i / kTileRows << shared_matrix.segment_shift,
+                                     shared_matrix.segments(), i % kTileRows, token);
       store_activation(p.shared_out, token, row, 0, scaled(p.shared_part, space, row, token, sum),
                        p.observed_shared, shared_matrix.rows);
     }
+    const int tiles = m.segment_shift == 0 ? 0 : (shift.end - free_items) >> m.segment_shift;
+    for (int i = finish.first; i < tiles * kTileRows; i += finish.per_token) {
+      const int first = free_items + (i / kTileRows << m.segment_shift);
+      finish_routed(items[first], i % kTileRows, token,
+                    partials.sum(first, m.segments(), i % kTileRows, token));
+    }
   }
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 namespace {
 
-// All activations of the tokens into shared memory.
+// Rows of activations into shared memory.
 __device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
                                  int to) {
-  const int vectors = units * 2 * kUnitColumns / 16;
+  const int vectors = units * 2 * kUnitColumns / 16;  // of a row
+  int row = 0;
+  int vector = static_cast<int>(threadIdx.x);
+  const int stride = operand_stride(units);
 #pragma unroll 4
   for (int i = threadIdx.x; i < rows * vectors; i += kThreads) {
-    const int row = i / vectors;
+    while (vector >= vectors) {
+      vector -= vectors;
+      ++row;
+    }
     const auto* line = reinterpret_cast<const uint4*>(from.row(first_row + row));
-    auto* target = reinterpret_cast<uint4*>(shared_memory + to + row * operand_stride(units));
-    target[i % vectors] = __ldcg(line + i % vectors);
+    *reinterpret_cast<uint4*>(shared_memory + to + row * stride + vector * 16) =
+        __ldcg(line + vector);
+    vector += kThreads;
   }
 }
 
@@ -300,13 +333,20 @@ __device__ inline void copy_rows(const Activations& from, int first_row, int row
 __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routing& routing,
                                       const Scouts& scouts, Item* items, int before, int first_tile,
                                       int tiles) {
-  for (int i = scouts.thread(); i < routing.count() * tiles; i += scouts.threads()) {
-    const int d = i / tiles;
-    Item item = item_of(p.experts.first, first_tile + i % tiles, 0, 1 + d, p.shared.slot_bytes);
-    item.data += routing.distinct()[d] * p.experts.stride;
-    items[before + i] = item;
+#pragma unroll 1
+  for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
+    const int64_t skip = routing.distinct()[d] * p.experts.stride;
+    const int shift = p.experts.first.segment_shift;
+#pragma unroll 1
+    for (int i = 0; i < tiles << shift; ++i) {
+      Item item = item_of(p.experts.first, first_tile + (i >> shift),
+                          i & (p.experts.first.segments() - 1), 1 + d, p.experts.chunk_units);
+      item.data += skip;
+      items[before + d * (tiles << shift) + i] = item;
+    }
   }
   auto* factors = reinterpret_cast<float*>(shared_memory + p.factors);
+#pragma unroll 1
   for (int i = scouts.thread(); i < routing.count() * kDownRows; i += scouts.threads()) {
     const int d = i / kDownRows;
     const int token = i % kDownRows;
@@ -314,7 +354,20 @@ __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routin
     const float weight = choice < 0 ? 0.0F : routing.weight()[token * p.router.chosen + choice];
     factors[i] = weight * p.experts.factor[routing.distinct()[d]];
   }
-  return before + routing.count() * tiles;
+  return before + routing.count() * (tiles << p.experts.first.segment_shift);
+}
+
+// Biases of the experts that a token goes to, weighted.
+__device__ __noinline__ float down_bias(const MoeDown& p, const Routing& routing, int row,
+                                        int token) {
+  float sum = 0.0F;
+  for (int d = 0; d < routing.count(); ++d) {
+    const int choice = routing.choice(d, token);
+    if (choice < 0) continue;
+    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
+    sum += routing.weight()[token * p.router.chosen + choice] * p.experts.first.bias[at];
+  }
+  return sum;
 }
 
 // y of one row and token: the shared expert's, then the experts' in ascending order.
@@ -324,41 +377,43 @@ __device__ inline float down_sum(const MoeDown& p, const Routing& routing, const
   float y = 0.0F;
   if (p.shared_parts > 0) {
     const PackedMatrix& m = p.shared_part.matrix;
-    y = partials.sum(tile * m.segments, m.segments, in_tile, token) * p.shared_part.factor;
+    y = partials.sum(tile << m.segment_shift, m.segments(), in_tile, token) * p.shared_part.factor;
     if (m.row_scale != nullptr) y *= m.row_scale[row];
     if (m.bias != nullptr) y += m.bias[row];
   }
   if (!p.routed) return y;
-  const auto* factors = reinterpret_cast<const float*>(shared_memory + p.factors);
-  const PackedMatrix& m = p.experts.first;
+  const auto* factors = reinterpret_cast<const float*>(shared_memory + p.factors) + token;
+  const float* scales = p.experts.first.row_scale;
   const int count = routing.count();
+  const int shift = p.experts.first.segment_shift;
+  int item = free_items + (tile << shift);
+#pragma unroll 2
   for (int d = 0; d < count; ++d) {
-    const int choice = routing.choice(d, token);
-    if (choice < 0) continue;
-    float x =
-        partials.at(free_items + d * tiles + tile, in_tile, token) * factors[d * kDownRows + token];
-    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
-    if (m.row_scale != nullptr) x *= m.row_scale[at];
-    if (m.bias != nullptr) x += routing.weight()[token * p.router.chosen + choice] * m.bias[at];
-    y += x;
+    float factor = factors[d * kDownRows];
+    const float sum = partials.sum(item, p.experts.first.segments(), in_tile, token);
+    if (scales != nullptr) {
+      factor *= scales[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
+    }
+    // Of experts that the token does not go to the sum means nothing, and may be no number.
+    if (factor != 0.0F) y += factor * sum;
+    item += tiles << shift;
   }
+  if (p.experts.first.bias != nullptr) y += down_bias(p, routing, row, token);
   return y;
 }
 
 }  // namespace
 
 __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ MoeDown p) {
-  p.trace.stamp(0);
+  p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, kDownRows * p.router.chosen};
   Item* items = items_of(p.shared);
-  const int grid = static_cast<int>(gridDim.x);
-  const int block = static_cast<int>(blockIdx.x);
-  const int first_tile = p.shape.tile_begin(block, grid);
-  const int tiles = p.shape.tile_begin(block + 1, grid) - first_tile;
+  const int first_tile = p.share.begin(static_cast<int>(blockIdx.x));
+  const int tiles = p.share.begin(static_cast<int>(blockIdx.x) + 1) - first_tile;
   const int tokens = max(0, min(p.pass->rows - p.first_token, kDownRows));
   const Scouts scouts(tokens);
-  const int free_items = make_items(&p.shared_part, p.shared_parts, p.shared.slot_bytes, items);
+  const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
   __syncthreads();
   ptx::launch_dependents();
@@ -376,11 +431,29 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
       count = make_down_items(p, tokens, routing, scouts, items, free_items, first_tile, tiles);
     }
     known.make(scouts, count);
+    if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
   }
   ptx::barrier_wait(known.barrier(), 0);
   shift.refill();
+  const Partials partials = partials_of(p.shared);
+  const auto multiply_one = [&](int i) {
+    const Item& item = items[i];
+    uint32_t activations[1];
+    lane_activations(item, tokens, activations, [&](int token) {
+      if (item.part == 0) {
+        return shared_memory + p.shared_rows + token * operand_stride(p.shared_part.matrix.units);
+      }
+      // Tokens that do not go to this expert multiply something else; nobody looks at the result.
+      const int choice = max(routing.choice(item.part - 1, token), 0);
+      return shared_memory + p.routed_rows +
+             (token * p.router.chosen + choice) * operand_stride(p.experts.first.units);
+    });
+    TileSums<1> sums;
+    multiply_item(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    partials.store(i, sums);
+  };
   ptx::wait_for_previous();
-  p.trace.stamp(1);
+  p.trace.stamp(Trace::kReady);
   if (p.shared_parts > 0) {
     copy_rows(p.shared_in, p.first_token, tokens, p.shared_part.matrix.units, p.shared_rows);
   }
@@ -389,44 +462,28 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
               p.experts.first.units, p.routed_rows);
   }
   sync_computing();
-
-  const Partials partials = partials_of(p.shared);
-  const auto refill = [&] { shift.refill(); };
-  const auto multiply_one = [&](int i) {
-    const Item& item = items[i];
-    uint32_t activations[1];
-    lane_activations(item, tokens, activations, [&](int token) {
-      if (item.part == 0)
-        return shared_memory + p.shared_rows + token * operand_stride(p.shared_part.matrix.units);
-      // Tokens that do not go to this expert multiply something else; nobody looks at the result.
-      const int choice = max(routing.choice(item.part - 1, token), 0);
-      return shared_memory + p.routed_rows +
-             (token * p.router.chosen + choice) * operand_stride(p.experts.first.units);
-    });
-    TileSums<1> sums;
-    multiply_item(sums, item, shift.stream, activations, refill);
-    partials.store(i, sums);
-  };
-  if (!scouts.include_me()) {
-#pragma unroll 1
-    for (int i = Shift::warp(); i < free_items; i += shift.step) multiply_one(i);
-  }
-  shift.await_routing();
-#pragma unroll 1
-  for (int i = shift.first_routed(); i < shift.end; i += kWarps) multiply_one(i);
+  if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
+  shift.work(multiply_one);
+  if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
   sync_computing();
+  if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  const int rows = tiles * kTileRows;
-  for (int i = threadIdx.x; i < rows * tokens; i += kThreads) {
-    const int token = i / rows;
-    const int row = first_tile * kTileRows + i % rows;
-    if (row >= p.shape.rows) continue;
-    const float y = down_sum(p, routing, partials, free_items, tiles, i % rows / kTileRows,
-                             i % kTileRows, row, token);
-    float& to = p.out[static_cast<int64_t>(p.first_token + token) * p.out_stride + row];
-    to = p.add ? to + y : y;
+  const FinishThread finish(tokens);
+  if (finish.token < tokens) {
+    float* out = p.out + static_cast<int64_t>(p.first_token + finish.token) * p.out_stride;
+    for (int i = finish.first; i < tiles * kTileRows; i += finish.per_token) {
+      const int row = first_tile * kTileRows + i;
+      if (row >= p.rows) break;
+      const float y = down_sum(p, routing, partials, free_items, tiles, i / kTileRows,
+                               i % kTileRows, row, finish.token);
+      if (p.add) {
+        atomicAdd(out + row, y);  // as OutputKind::kAdd
+      } else {
+        out[row] = y;
+      }
+    }
   }
-  p.trace.stamp(2);
+  p.trace.stamp(Trace::kEnd);
 }
 
 Kernel<MoeUp> moe_up_kernel(int rows) {

@@ -24,14 +24,7 @@ struct ExpertMatrices {
   int64_t stride = 0;             // bytes from expert to expert
   const float* factor = nullptr;  // [experts]: of format and operand
   int row_stride = 0;             // floats of row_scale and bias from expert to expert
-
-  __device__ PackedMatrix of(int expert) const {
-    PackedMatrix m = first;
-    m.data += expert * stride;
-    if (m.row_scale != nullptr) m.row_scale += static_cast<int64_t>(expert) * row_stride;
-    if (m.bias != nullptr) m.bias += static_cast<int64_t>(expert) * row_stride;
-    return m;
-  }
+  int chunk_units = 1;            // of one copy
 };
 
 // relu^2 of up projections as the down projections read them: rows of 16-bit operands.
@@ -58,6 +51,8 @@ struct MoeUp {
   Router router;
   Gate gate;
   ExpertMatrices experts;
+  Divisor tiles;   // of an expert
+  Divisor blocks;  // of the grid
   int routed_operand = 0;
   const float* latent = nullptr;  // [tokens, latent]: what the experts see instead, when not null
   int latent_width = 0;
@@ -86,7 +81,8 @@ inline constexpr int kDownRows = 4;  // tokens of one launch of moe_down
 struct MoeDown {
   const Pass* pass = nullptr;
   int first_token = 0;
-  PackedMatrix shape;  // of all matrices: rows, tiles
+  int rows = 0;        // of all matrices
+  Share share;         // of their tiles
   bool routed = true;  // false: the shared expert alone
   Router router;
   ExpertMatrices experts;

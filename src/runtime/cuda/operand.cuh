@@ -74,10 +74,11 @@ __device__ inline void block_sum(float (&values)[kCount], float* scratch) {
   sync_computing();
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    float sum = 0.0F;
+    values[i] = scratch[threadIdx.x % kWarps * kCount + i];
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += scratch[w * kCount + i];
-    values[i] = sum;
+    for (int distance = kWarps / 2; distance > 0; distance /= 2) {
+      values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
+    }
   }
   sync_computing();
 }

@@ -59,22 +59,48 @@ struct PackedMatrix {
   int rows = 0;
   int columns = 0;
   int tiles = 0;
-  int units = 0;  // of a tile
-  int segments = 1;
+  int units = 0;          // of a tile
+  int segment_shift = 0;  // log2 of the number of segments
   int unit_bytes = 0;
   UnitFormat format = UnitFormat::kBf16;
   uint8_t unit_scales = 0;  // INT4: scales per row and unit
 
-  __host__ __device__ int segment_begin(int segment) const { return segment * units / segments; }
+  __host__ __device__ int segments() const { return 1 << segment_shift; }
+  __host__ __device__ int segment_begin(int segment) const {
+    return (segment * units) >> segment_shift;
+  }
   __host__ __device__ int tile_bytes() const { return units * unit_bytes; }
   __host__ __device__ int64_t bytes() const { return static_cast<int64_t>(tiles) * tile_bytes(); }
   // Byte offset of a unit from `data`.
   __host__ __device__ int64_t offset(int tile, int unit) const {
     return static_cast<int64_t>(tile) * tile_bytes() + unit * unit_bytes;
   }
-  // Tiles [tile_begin(block), tile_begin(block + 1)) are those of one of `blocks` blocks.
-  __host__ __device__ int tile_begin(int block, int blocks) const {
-    return static_cast<int>(static_cast<int64_t>(block) * tiles / blocks);
+};
+
+// `count` things shared out evenly over blocks: block b has [begin(b), begin(b + 1)).
+struct Share {
+  int each = 0;
+  int more = 0;  // the first so many blocks have one more
+
+  Share() = default;
+  __host__ Share(int count, int blocks) : each(count / blocks), more(count % blocks) {}
+  __host__ __device__ int begin(int block) const {
+    return block * each + (block < more ? block : more);
+  }
+  __host__ int most() const { return each + (more > 0 ? 1 : 0); }
+};
+
+// Division by a number that the host knows, of values below 2^32 / divisor.
+struct Divisor {
+  uint32_t value = 1;
+  uint32_t magic = 0;
+
+  Divisor() = default;
+  __host__ explicit Divisor(int divisor)
+      : value(static_cast<uint32_t>(divisor)),
+        magic(divisor == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / value + 1)) {}
+  __device__ int divide(int x) const {
+    return magic == 0 ? x : static_cast<int>(__umulhi(static_cast<uint32_t>(x), magic));
   }
 };
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <numeric>
 
@@ -126,11 +127,12 @@ double CudaRuntime::read_bandwidth() {
 }
 
 std::string CudaRuntime::phase_table(int rows, int context) {
-  constexpr std::size_t kCapacity = std::size_t{1} << 18;
+  constexpr std::size_t kCapacity = std::size_t{1} << 19;
   const Memory stamps(Memory::Place::kDevice, kCapacity * sizeof(uint64_t));
   const Pass pass = timing_pass(rows, context);
   check(cudaMemcpyAsync(state_.pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice, stream_.get()));
   std::vector<TracedPhase> phases;
+  check(cudaMemsetAsync(stamps.data(), 0, kCapacity * sizeof(uint64_t), stream_.get()));
   step_->trace(stamps.as<uint64_t>(), kCapacity, &phases);
   const Graph graph(stream_.get(),
                     [&] { step_->extend(stream_.get(), 1 << size_class(rows), true); });
@@ -142,10 +144,11 @@ std::string CudaRuntime::phase_table(int rows, int context) {
       cudaMemcpy(host.data(), stamps.data(), kCapacity * sizeof(uint64_t), cudaMemcpyDeviceToHost));
 
   // Per phase, in order: when its first block started, when the predecessor was done, when its last
-  // block ended. A phase takes from the end of the one before to its own end.
+  // block ended. A phase takes from the end of the one before to its own end. Then, on the average
+  // of its blocks, the cycles from the predecessor's end to the marks inside.
   std::string table =
-      "phase                 start   ready     end    took      MB   GB/s  (us; start, ready, end "
-      "since the first)\n";
+      "phase                 start   ready     end    took      MB   GB/s | cycles after ready: "
+      "inputs, routing, warp 0, all warps, end\n";
   uint64_t origin = 0;
   uint64_t last_end = 0;
   for (const TracedPhase& phase : phases) {
@@ -153,20 +156,32 @@ std::string CudaRuntime::phase_table(int rows, int context) {
     uint64_t start = ~uint64_t{0};
     uint64_t ready = 0;
     uint64_t end = 0;
+    std::array<double, Trace::kMarkCount> marks{};
     for (int block = 0; block < phase.blocks; ++block) {
-      start = std::min(start, of_phase[3 * block]);
-      ready = std::max(ready, of_phase[3 * block + 1]);
-      end = std::max(end, of_phase[3 * block + 2]);
+      const uint64_t* of_block = of_phase + Trace::kCount * block;
+      start = std::min(start, of_block[Trace::kStart]);
+      ready = std::max(ready, of_block[Trace::kReady]);
+      end = std::max(end, of_block[Trace::kEnd]);
+      for (std::size_t i = 0; i < marks.size(); ++i) {
+        if (of_block[Trace::kMarks + i] == 0) continue;
+        marks[i] +=
+            (static_cast<double>(of_block[Trace::kMarks + i]) -
+             static_cast<double>(of_block[Trace::kMarks + std::size_t{Trace::kReadyMark}])) /
+            phase.blocks;
+      }
     }
     if (origin == 0) origin = last_end = start;
     const auto us = [&](uint64_t t) {
       return (static_cast<double>(t) - static_cast<double>(origin)) * 1e-3;
     };
     const double took = us(end) - us(last_end);
-    char line[160];
-    std::snprintf(line, sizeof(line), "%-18s %8.1f %7.1f %7.1f %7.2f %7.2f %6.0f\n",
+    char line[200];
+    std::snprintf(line, sizeof(line),
+                  "%-18s %8.1f %7.1f %7.1f %7.2f %7.2f %6.0f | %6.0f %6.0f %6.0f %6.0f %6.0f\n",
                   phase.name.c_str(), us(start), us(ready), us(end), took, phase.bytes * 1e-6,
-                  took > 0 ? phase.bytes * 1e-3 / took : 0.0);
+                  took > 0 ? phase.bytes * 1e-3 / took : 0.0, marks[Trace::kInputs],
+                  marks[Trace::kRouting], marks[Trace::kOwnItems], marks[Trace::kAllItems],
+                  marks[Trace::kEndMark]);
     table += line;
     last_end = end;
   }

@@ -21,6 +21,11 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 __device__ inline void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
+// A kernel that was launched ahead of its time starts when the one before it has just got its input
+// and turns it into operands: let that come first.
+__device__ inline void step_back() {
+  __nanosleep(1000);
+}
 // Waits until the kernel before this one is complete and its writes are visible.
 __device__ inline void wait_for_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -90,6 +95,10 @@ __device__ inline void commit_copies() {
 template <int kPending>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 // --- words that blocks of one grid hand to each other: a value and a tag in one piece ---

@@ -12,7 +12,8 @@
 namespace levin::runtime::cuda {
 
 // The shape of `linear` as the kernels see it, without pointers. Throws Error when there is no unit
-// format for it. Rows are cut into `segments`, or as many as there are units.
+// format for it. Rows are cut into `segments`, a power of two, or
+// fewer when there are fewer units.
 PackedMatrix packed_shape(const model::Linear& linear, int segments);
 int tiles_of(const model::Linear& linear);
 

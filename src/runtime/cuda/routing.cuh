@@ -196,6 +196,78 @@ __device__ __noinline__ void choose_experts(const Router& r, int token, Routing 
   }
 }
 
+// The same for up to 128 experts without groups, shorter. Lane l has experts 4l .. 4l + 3.
+__device__ inline void choose_of_few(const Router& r, int token, const Routing& routing,
+                                     bool only_token) {
+  constexpr int kMine = 4;
+  const int lane = threadIdx.x % 32;
+  const uint64_t* words = r.words + token * r.experts + kMine * lane;
+  const uint32_t epoch = *static_cast<const volatile uint32_t*>(r.epoch);
+  uint64_t word[kMine];
+  bool complete;
+  do {
+    complete = true;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      const bool exists = kMine * lane + i < r.experts;
+      word[i] = exists ? ptx::load_tagged(words + i) : static_cast<uint64_t>(epoch) << 32;
+      complete &= static_cast<uint32_t>(word[i] >> 32) == epoch;
+    }
+  } while (!complete);
+  __syncwarp();
+  float scores[kMine];
+  uint32_t keys[kMine];
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    const int e = kMine * lane + i;
+    scores[i] = sigmoid(__uint_as_float(static_cast<uint32_t>(word[i])));
+    keys[i] = e < r.experts ? ordered(scores[i] + __ldg(r.bias + e)) : 0;
+  }
+  float sum = 0.0F;
+  float weight = 0.0F;  // of choice number `lane`
+  int expert = 0;
+#pragma unroll 1
+  for (int j = 0; j < r.chosen; ++j) {
+    uint32_t best = keys[0];
+    float score = scores[0];
+    int which = 0;
+#pragma unroll
+    for (int i = 1; i < kMine; ++i) {
+      const bool greater = keys[i] > best;
+      best = greater ? keys[i] : best;
+      score = greater ? scores[i] : score;
+      which = greater ? i : which;
+    }
+    const uint32_t largest = __reduce_max_sync(0xffffffffu, best);
+    const int owner = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, best == largest))) - 1;
+    const float of_owner = __shfl_sync(0xffffffffu, score, owner);
+    const int e = __shfl_sync(0xffffffffu, kMine * lane + which, owner);
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) keys[i] = lane == owner && which == i ? 0 : keys[i];
+    sum += of_owner;
+    if (lane == j) {
+      weight = of_owner;
+      expert = e;
+    }
+  }
+  if (r.normalize) weight /= sum + 1e-20F;
+  if (lane < r.chosen) {
+    routing.expert()[token * r.chosen + lane] = expert;
+    routing.weight()[token * r.chosen + lane] = weight * r.scale;
+    if (!only_token) atomicOr(&routing.used()[expert / 32], 1u << expert % 32);
+  }
+  if (!only_token) return;
+  int rank = 0;
+#pragma unroll 1
+  for (int j = 0; j < r.chosen; ++j) rank += __shfl_sync(0xffffffffu, expert, j) < expert ? 1 : 0;
+  if (lane < r.chosen) {
+    routing.distinct()[rank] = expert;
+    routing.choice(rank, 0) = static_cast<int8_t>(lane);
+  }
+  if (lane == 0) routing.count() = r.chosen;
+  __syncwarp();
+}
+
 // Position of expert `e` among the distinct ones.
 __device__ inline int rank_of(const Routing& routing, int e) {
   int rank = __popc(routing.used()[e / 32] & ((1u << e % 32) - 1));
@@ -220,14 +292,16 @@ struct Scouts {
 // The choice of all tokens, by the scouts; ends with their barrier.
 __device__ inline void route(const Router& r, int rows, const Routing& routing,
                              const Scouts& scouts) {
+  const bool few = r.experts <= 128 && r.groups == 1;
+  if (few && rows == 1) return choose_of_few(r, 0, routing, true);
   const int thread = scouts.thread();
   const int pairs = rows * r.chosen;
   if (thread < kExpertWords) routing.used()[thread] = 0;
   for (int i = thread; i < pairs * kMaxRows; i += scouts.threads()) (&routing.choice(0, 0))[i] = -1;
   scouts.sync();
   for (int token = thread / 32; token < rows; token += scouts.warps) {
-    if (r.experts <= 128) {
-      choose_experts<4>(r, token, routing);
+    if (few) {
+      choose_of_few(r, token, routing, false);
     } else {
       choose_experts<kExpertWords>(r, token, routing);
     }

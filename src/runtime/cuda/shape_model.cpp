@@ -190,9 +190,13 @@ std::shared_ptr<const model::Model> make_shape_model(const std::filesystem::path
   const std::filesystem::path path = folder / "config.json";
   const nlohmann::json json = read_json(path);
   const checkpoint::QuantMetadata metadata = checkpoint::read_quant_metadata(folder, json);
-  return make_shape_model(
+  const auto shape = make_shape_model(
       model::parse_config(json, path.string()),
       [&](const model::TensorPlan& plan) { return model::quant_of(plan, metadata); });
+  model::Model model = *shape;
+  // Only its catalogue is looked at: nothing is made on the host.
+  model.checkpoint = model::open_checkpoint(folder, model::LoadFormat::kDummy);
+  return std::make_shared<const model::Model>(std::move(model));
 }
 
 }  // namespace levin::runtime

@@ -8,8 +8,8 @@
 namespace levin::runtime::cuda {
 namespace {
 
-constexpr int kSmallestRing = kWarps * kRingSlots * kSmallestSlot;
-constexpr int kLargestSlot = 4096;     // bytes; more is no use to a warp
+constexpr int kSmallestRing = kWarps * kFewestSlots * kSmallestSlot;
+constexpr int kUsualRing = kWarps * kFewestSlots * kUsualSlot;
 constexpr int kReservedShared = 1024;  // per block, by the driver
 
 // Also asks for the same division of a multiprocessor's memory as all other kernels: changing it
@@ -53,8 +53,10 @@ void Step::trace(uint64_t* stamps, std::size_t capacity, std::vector<TracedPhase
   phases_ = phases;
 }
 
-// Two blocks fit on a multiprocessor when half of its shared memory leaves rings worth having: the
-// next phase's block can fill its rings while this one works.
+// Blocks of two phases fit on a multiprocessor, so that the next phase can fill its rings while
+// this one works; but not two blocks of one phase, which would leave another multiprocessor idle.
+// Nothing else says so to the device: phases that read what all blocks have made (exclusive) take
+// more than half of the memory, and the others are launched while those are still there.
 SharedLayout Step::layout(const Shape& shape, int rows) const {
   SharedLayout l;
   l.rows = rows;
@@ -63,25 +65,31 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int partials = align(Partials::bytes(shape.partials, rows));
   const int scratch = align(4 * (kScratchFloats + rows * shape.groups));
   const int fixed = items + operands + partials + scratch + shape.extra;
-  const int half = shared_per_multiprocessor_ / 2 - kReservedShared - fixed;
-  const int rings = half >= kSmallestRing ? half : shared_per_block_ - fixed;
+  const int large = shared_per_multiprocessor_ / 100 * 52;
+  const int small = shared_per_multiprocessor_ - large - 2 * kReservedShared;
+  int most = shape.exclusive ? large : small;
+  if (most - fixed < kUsualRing) most = large;
+  if (most - fixed < kSmallestRing) most = shared_per_block_;
   const int warps = std::clamp(shape.busy_warps, 1, kWarps);
-  l.slot_bytes = std::min(rings / (warps * kRingSlots) / 128 * 128, kLargestSlot);
+  const int of_warp = (most - fixed) / warps;
+  l.slots = std::clamp(of_warp / kUsualSlot, kFewestSlots, kMostSlots);
+  l.slot_bytes = std::min(of_warp / l.slots / 128 * 128, kUsualSlot);
   if (l.slot_bytes < kSmallestSlot) {
     throw Error({.what = "a layer is too wide for the shared memory of this device",
                  .where = "CUDA runtime",
                  .expected = "at most " + std::to_string(shared_per_block_) + " bytes",
-                 .found = std::to_string(fixed + warps * kRingSlots * kSmallestSlot) + " bytes",
+                 .found = std::to_string(fixed + warps * kFewestSlots * kSmallestSlot) + " bytes",
                  .hint = "use --device cpu",
                  .exit_code = ExitCode::kMachine});
   }
   // reduce_candidates() in linear.cu takes the rings' place.
-  l.items = std::max(l.slot_bytes * warps * kRingSlots,
+  l.items = std::max(l.slot_bytes * warps * l.slots,
                      kWarps * kMaxRows * static_cast<int>(sizeof(Candidate)));
   l.operands = l.items + items;
   l.partials = l.operands + operands;
   l.scratch = l.partials + partials;
   l.total = l.scratch + scratch + shape.extra;
+  if (shape.exclusive) l.total = std::max(l.total, large / 128 * 128);
   return l;
 }
 
@@ -117,17 +125,25 @@ NormLinear Step::norm_input(const Pass* pass, const float* x, const float* norm)
   return p;
 }
 
-// Blocks and the shape of their lists for the linears of a phase.
-int Step::share_out(const Part* parts, int count, Shape& shape) const {
+// Shares the linears of a phase out over blocks, and says how many those are and what they need.
+int Step::share_out(Part* parts, int count, Shape& shape) const {
   int grid = 1;
   for (int i = 0; i < count; ++i) grid = std::max(grid, std::min(parts[i].matrix.tiles, blocks_));
   for (int i = 0; i < count; ++i) {
     const PackedMatrix& m = parts[i].matrix;
-    shape.items += (m.tiles + grid - 1) / grid * m.segments;
-    if (m.segments > 1) shape.partials = shape.items;
+    parts[i].share = Share(m.tiles, grid);
+    parts[i].rotation %= grid;
+    shape.items += parts[i].share.most() * m.segments();
+    if (m.segment_shift > 0) shape.partials = shape.items;
   }
   shape.busy_warps = shape.items;
   return grid;
+}
+
+int Step::chunk_units(const SharedLayout& l, const PackedMatrix& m) {
+  const int most = l.slot_bytes / m.unit_bytes;
+  const int at_once = units_at_once(m.format);
+  return most > at_once ? most / at_once * at_once : most;
 }
 
 void Step::norm_phase(const char* name, NormLinear& p) {
@@ -136,11 +152,11 @@ void Step::norm_phase(const char* name, NormLinear& p) {
   Shape shape = {.operand_units = p.units, .operands = p.operand_count};
   const int grid = share_out(p.parts, p.part_count, shape);
   double bytes = 0;
+  p.shared = layout(shape, rows_);
   for (int i = 0; i < p.part_count; ++i) {
-    p.parts[i].rotation %= grid;
+    p.parts[i].chunk_units = chunk_units(p.shared, p.parts[i].matrix);
     bytes += static_cast<double>(p.parts[i].matrix.bytes());
   }
-  p.shared = layout(shape, rows_);
   launch(name, norm_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
          p.shared.total, p, bytes);
 }
@@ -156,9 +172,10 @@ void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
   p.parts[0].output = output;
   p.part_count = 1;
   if (observing()) p.observed = buffers_.acts;
-  Shape shape = {.operand_units = p.units, .groups = p.groups};
+  Shape shape = {.operand_units = p.units, .groups = p.groups, .exclusive = true};
   const int grid = share_out(p.parts, 1, shape);
   p.shared = layout(shape, rows_);
+  p.parts[0].chunk_units = chunk_units(p.shared, linear.matrix);
   launch(name, act_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
          p.shared.total, p, static_cast<double>(linear.matrix.bytes()));
   if (observing()) observer_->input(*linear.source, buffers_.acts);
@@ -277,7 +294,7 @@ void Step::attention(const DeviceAttention& a, const float* norm, const Pass* pa
   p.out = s_.attended;
   const int shared = attend_shared(kv.keys);
   allow_shared(attend_kernel(kv.keys), shared);
-  launch("attend", attend_kernel(kv.keys), dim3(static_cast<unsigned>(2 * blocks_)),
+  launch("attend", attend_kernel(kv.keys), dim3(static_cast<unsigned>(blocks_)),
          32 * kAttentionWarps, shared, p);
   allow_shared(merge_chunks_kernel(kv.keys), 0);
   launch("merge chunks", merge_chunks_kernel(kv.keys),

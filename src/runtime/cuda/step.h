@@ -32,7 +32,7 @@ struct ObservedBuffers {
   int* experts = nullptr;   // [kMaxRows * chosen]
 };
 
-// Time stamps of one launch: [grid][3] nanoseconds, of blocks' start, predecessor's end, own end.
+// Time stamps of one launch: [grid][Trace::kCount].
 struct TracedPhase {
   std::string name;
   int blocks = 0;
@@ -68,14 +68,16 @@ class Step {
     int partials = 0;    // items whose sums the block adds up
     int busy_warps = 0;  // that read items
     int groups = 0;      // of a gated norm
-    int extra = 0;       // bytes that the kernel wants besides, at SharedLayout::total - extra
+    int extra = 0;       // bytes that the kernel wants besides, behind the scratch
+    bool exclusive = false;
   };
 
   template <typename Params>
   void launch(const char* name, Kernel<Params> kernel, dim3 grid, int threads, int shared,
               Params& params, double bytes = 0);
   SharedLayout layout(const Shape& shape, int rows) const;
-  int share_out(const Part* parts, int count, Shape& shape) const;
+  int share_out(Part* parts, int count, Shape& shape) const;
+  static int chunk_units(const SharedLayout& l, const PackedMatrix& m);
   void add_part(NormLinear& p, const DeviceLinear& linear, const Output& output, int rotation);
   int operand_index(Operand* operands, int& count, const Operand& operand) const;
   void norm_phase(const char* name, NormLinear& p);

@@ -15,7 +15,7 @@ template <typename Params>
 void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int threads, int shared,
                   Params& params, double bytes) {
   if constexpr (requires { params.trace; }) {
-    const std::size_t wanted = std::size_t{3} * grid.x;
+    const std::size_t wanted = std::size_t{Trace::kCount} * grid.x;
     if (phases_ != nullptr && grid.y == 1 && wanted <= stamps_left_) {
       params.trace.stamps = stamps_;
       phases_->push_back({name, static_cast<int>(grid.x), stamps_, bytes});

@@ -16,10 +16,6 @@ double bytes_of(const PackedMatrix& m) {
   return static_cast<double>(m.bytes());
 }
 
-int share(int64_t items, int blocks) {
-  return static_cast<int>((items + blocks - 1) / blocks);
-}
-
 constexpr int kAnnouncement = 128;  // bytes
 
 }  // namespace
@@ -86,15 +82,19 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
                  static_cast<double>(router.experts) * width * (m.gate_bf16 ? 2 : 4);
   Shape shape;
   shape.busy_warps = kWarps;
-  shape.items = share(int64_t{rows_} * router.chosen * expert.tiles, blocks_);
+  shape.items =
+      Share(std::min(rows_ * router.chosen, router.experts) * expert.tiles, blocks_).most() *
+      expert.segments();
   if (m.shared_up.exists()) {
     up.shared_parts = 1;
     up.shared_part.matrix = m.shared_up.matrix;
     up.shared_part.factor = m.shared_up.factor;
     up.shared_part.operand = operand_index(up.operands, up.operand_count, m.shared_up.operand);
     up.shared_out = with_memory(m.shared_activations, s_.shared_acts, s_.shared_stride);
-    shape.partials = share(m.shared_up.matrix.tiles, blocks_) * m.shared_up.matrix.segments;
+    up.shared_part.share = Share(m.shared_up.matrix.tiles, blocks_);
+    shape.partials = up.shared_part.share.most() * m.shared_up.matrix.segments();
     shape.items += shape.partials;
+    if (expert.segment_shift > 0) shape.partials = shape.items;
     bytes += bytes_of(m.shared_up.matrix);
   }
   if (latent) {
@@ -113,6 +113,10 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   shape.operands = up.operand_count;
   shape.extra = routing + latent_bytes + kAnnouncement;
   up.shared = layout(shape, rows_);
+  up.tiles = Divisor(expert.tiles);
+  up.blocks = Divisor(blocks_);
+  up.experts.chunk_units = chunk_units(up.shared, expert);
+  if (up.shared_parts > 0) up.shared_part.chunk_units = chunk_units(up.shared, m.shared_up.matrix);
   up.barrier = up.shared.total - kAnnouncement;
   up.latent_offset = up.barrier - latent_bytes;
   up.routing_offset = up.latent_offset - routing;
@@ -142,17 +146,20 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.routed = routed;
   p.router = router;
   p.experts = m.down.matrices;
-  p.shape = routed ? p.experts.first : m.shared_down.matrix;
+  const PackedMatrix& any = routed ? p.experts.first : m.shared_down.matrix;
   const int rows = std::min(rows_, kDownRows);
-  const int grid = std::min(p.shape.tiles, blocks_);
-  const int tiles = share(p.shape.tiles, grid);
+  const int grid = std::min(any.tiles, blocks_);
+  p.rows = any.rows;
+  p.share = Share(any.tiles, grid);
+  const int tiles = p.share.most();
   const int distinct = routed ? std::min(rows * router.chosen, router.experts) : 0;
   double bytes = routed ? bytes_of(p.experts.first) * router.chosen : 0;
   int shared_rows = 0;
   Shape shape;
   shape.operands = 0;
+  shape.exclusive = true;
   shape.busy_warps = kWarps;
-  shape.items = distinct * tiles;
+  shape.items = distinct * tiles * p.experts.first.segments();
   if (shared) {
     p.shared_parts = 1;
     p.shared_part.matrix = m.shared_down.matrix;
@@ -160,7 +167,8 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     p.shared_in = with_memory(m.shared_activations, s_.shared_acts, s_.shared_stride);
     shared_rows = align(rows * operand_stride(m.shared_down.matrix.units));
     bytes += bytes_of(m.shared_down.matrix);
-    shape.items += tiles * m.shared_down.matrix.segments;
+    p.shared_part.share = p.share;
+    shape.items += tiles * m.shared_down.matrix.segments();
   }
   shape.partials = shape.items;
   p.routed_in = with_memory(m.down.activations, s_.routed_acts, s_.routed_stride);
@@ -174,6 +182,8 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   const int factors = align(distinct * kDownRows * static_cast<int>(sizeof(float)));
   shape.extra = kAnnouncement + routing + shared_rows + routed_rows + factors;
   p.shared = layout(shape, rows);
+  p.experts.chunk_units = chunk_units(p.shared, p.experts.first);
+  if (shared) p.shared_part.chunk_units = chunk_units(p.shared, m.shared_down.matrix);
   p.barrier = p.shared.total - kAnnouncement;
   p.routing_offset = p.barrier - routing;
   p.shared_rows = p.routing_offset - shared_rows;

@@ -11,8 +11,8 @@ namespace levin::runtime::cuda {
 
 struct alignas(16) Item {
   const uint8_t* data;
-  uint32_t bytes;
-  uint32_t chunk_bytes;  // of one copy, whole units
+  int32_t bytes;
+  int32_t chunk_bytes;  // of one copy, whole units
   uint16_t units;
   uint16_t first_unit;  // of the tile
   uint16_t unit_bytes;
@@ -23,19 +23,19 @@ struct alignas(16) Item {
   uint8_t unit_scales;
 };
 
+// `chunk_units`: units of one copy.
 __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int part,
-                               int slot_bytes) {
+                               int chunk_units) {
   Item item;
   const int begin = m.segment_begin(segment);
   const int units = m.segment_begin(segment + 1) - begin;
-  const int chunk = slot_bytes / m.unit_bytes;
   item.data = m.data + m.offset(tile, begin);
   item.bytes = units * m.unit_bytes;
-  item.chunk_bytes = chunk * m.unit_bytes;
+  item.chunk_bytes = chunk_units * m.unit_bytes;
   item.units = static_cast<uint16_t>(units);
   item.first_unit = static_cast<uint16_t>(begin);
   item.unit_bytes = static_cast<uint16_t>(m.unit_bytes);
-  item.chunk_units = static_cast<uint16_t>(chunk);
+  item.chunk_units = static_cast<uint16_t>(chunk_units);
   item.tile = static_cast<uint16_t>(tile);
   item.part = static_cast<uint16_t>(part);
   item.format = m.format;
@@ -43,55 +43,62 @@ __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int
   return item;
 }
 
-inline constexpr int kRingSlots = 4;        // of a warp
-inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
+// A warp's ring has from kFewestSlots to kMostSlots slots. The usual slot holds eight units of
+// NVFP4, four of FP8 or two of BF16: enough that what a chunk costs besides its units matters
+// little.
+inline constexpr int kFewestSlots = 2;
+inline constexpr int kMostSlots = 4;
+inline constexpr int kUsualSlot = 2304;     // bytes
+inline constexpr int kSmallestSlot = 1024;  // the largest unit
 
 // A warp's ring, and its place in the list: all in registers, the same in every lane.
 class WarpStream {
  public:
   // Nothing to read yet.
-  __device__ WarpStream(uint32_t ring, int slot_bytes, const Item* items)
-      : items_(items), policy_(ptx::evict_first_policy()), ring_(ring), slot_bytes_(slot_bytes) {}
+  __device__ WarpStream(uint32_t ring, int slots, int slot_bytes, const Item* items)
+      : items_(items),
+        policy_(ptx::evict_first_policy()),
+        ring_(ring),
+        slots_(slots),
+        slot_bytes_(slot_bytes),
+        write_(ring),
+        read_(ring) {}
 
-  // From now on the warp reads items first, first + step, ... below `end`. What it read before is
-  // finished, or at least on its way.
+  // From now on the warp reads items first, first + step, ... below `end`. All that it read before
+  // is on its way.
   __device__ void read(int first, int end, int step) {
     next_ = first;
     end_ = end;
     step_ = step;
     fill();
   }
+  // The same, one copy at a time: this is for the time when the phase before has just begun and
+  // loads its input, which must not queue behind much.
+  __device__ void read_gently(int first, int end, int step) {
+    next_ = first;
+    end_ = end;
+    step_ = step;
+#pragma unroll 1
+    while (in_flight_ < slots_ && !exhausted()) {
+      copy_chunk();
+      ptx::wait_for_copies<0>();
+    }
+  }
   // All that there is to copy is on its way.
-  __device__ bool exhausted() const { return left_ == 0 && next_ >= end_; }
+  __device__ bool exhausted() const {
+    return left_ == 0 && next_ >= end_;
+  }
 
   // Copies as many chunks as there is room for.
   __device__ void fill() {
-    while (in_flight_ < kRingSlots) {
-      if (left_ == 0) {
-        if (next_ >= end_) return;
-        const Item& item = items_[next_];
-        from_ = item.data;
-        left_ = item.bytes;
-        chunk_ = item.chunk_bytes;
-        next_ += step_;
-      }
-      const uint32_t bytes = min(left_, chunk_);
-      const uint32_t to = ring_ + write_ * slot_bytes_;
-      for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-        ptx::copy_16(to + at, from_ + at, policy_);
-      }
-      ptx::commit_copies();
-      from_ += bytes;
-      left_ -= bytes;
-      write_ = write_ + 1 == kRingSlots ? 0 : write_ + 1;
-      ++in_flight_;
-    }
+#pragma unroll 1
+    while (in_flight_ < slots_ && !exhausted()) copy_chunk();
   }
 
   // Waits for the oldest chunk; its shared address.
   __device__ uint32_t wait() const {
-    if (in_flight_ >= kRingSlots) {
-      ptx::wait_for_copies<kRingSlots - 1>();
+    if (in_flight_ >= 4) {
+      ptx::wait_for_copies<3>();
     } else if (in_flight_ == 3) {
       ptx::wait_for_copies<2>();
     } else if (in_flight_ == 2) {
@@ -100,28 +107,55 @@ class WarpStream {
       ptx::wait_for_copies<0>();
     }
     __syncwarp();
-    return ring_ + read_ * slot_bytes_;
+    return read_;
   }
   // Done with the oldest chunk.
   __device__ void release() {
     __syncwarp();
-    read_ = read_ + 1 == kRingSlots ? 0 : read_ + 1;
+    read_ = after(read_);
     --in_flight_;
   }
 
  private:
+  __device__ void copy_chunk() {
+    if (left_ == 0) {
+      const Item& item = items_[next_];
+      from_ = item.data + threadIdx.x % 32 * 16;
+      left_ = item.bytes;
+      chunk_ = item.chunk_bytes;
+      next_ += step_;
+    }
+    const int bytes = min(left_, chunk_);
+    const int mine = bytes - static_cast<int>(threadIdx.x % 32 * 16);
+    const uint32_t to = write_ + threadIdx.x % 32 * 16;
+#pragma unroll
+    for (int at = 0; at < kUsualSlot; at += 512) {
+      if (at < mine) ptx::copy_16(to + at, from_ + at, policy_);
+    }
+    ptx::commit_copies();
+    from_ += bytes;
+    left_ -= bytes;
+    write_ = after(write_);
+    ++in_flight_;
+  }
+  __device__ uint32_t after(uint32_t slot) const {
+    slot += slot_bytes_;
+    return slot == ring_ + slots_ * slot_bytes_ ? ring_ : slot;
+  }
+
   const Item* items_;
-  const uint8_t* from_ = nullptr;
+  const uint8_t* from_ = nullptr;  // this lane's next 16 bytes
   uint64_t policy_;
-  uint32_t left_ = 0;  // bytes of the item that are not on their way
-  uint32_t chunk_ = 0;
+  int left_ = 0;  // bytes of the item that are not on their way
+  int chunk_ = 0;
   uint32_t ring_;
-  int slot_bytes_;
+  int slots_;
+  uint32_t slot_bytes_;
+  uint32_t write_;
+  uint32_t read_;
   int next_ = 0;
   int end_ = 0;
   int step_ = 1;
-  int write_ = 0;
-  int read_ = 0;
   int in_flight_ = 0;
 };
 
@@ -139,6 +173,11 @@ struct UnitInputs {
   }
 };
 
+// Units that a warp loads before it multiplies them.
+__host__ __device__ constexpr int units_at_once(UnitFormat format) {
+  return format == UnitFormat::kNvfp4 || format == UnitFormat::kInt4 ? 4 : 2;
+}
+
 // Multiplies `units` units from shared address `unit` on. `activations`: for each token group, the
 // shared address of this lane's 8 activations in the first of them; those of the next unit are 128
 // bytes on.
@@ -148,20 +187,28 @@ __device__ inline void multiply_units(TileSums<kTokenGroups>& sums, uint32_t uni
                                       const uint32_t (&activations)[kTokenGroups],
                                       uint32_t offset) {
   constexpr uint32_t kStep = 2 * kUnitColumns;
+  constexpr int kAtOnce = units_at_once(kFormat) / kTokenGroups;
 #pragma unroll 1
-  for (; units >= 2; units -= 2) {
-    UnitInputs<kFormat, kTokenGroups> first, second;
-    first.load(unit, unit_scales, activations, offset);
-    second.load(unit + size, unit_scales, activations, offset + kStep);
-    multiply<kFormat>(sums, first.weights, first.activations);
-    multiply<kFormat>(sums, second.weights, second.activations);
-    unit += 2 * size;
-    offset += 2 * kStep;
+  for (; units >= kAtOnce; units -= kAtOnce) {
+    UnitInputs<kFormat, kTokenGroups> inputs[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      inputs[i].load(unit + i * size, unit_scales, activations, offset + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      multiply<kFormat>(sums, inputs[i].weights, inputs[i].activations);
+    }
+    unit += kAtOnce * size;
+    offset += kAtOnce * kStep;
   }
-  if (units > 0) {
-    UnitInputs<kFormat, kTokenGroups> last;
-    last.load(unit, unit_scales, activations, offset);
-    multiply<kFormat>(sums, last.weights, last.activations);
+#pragma unroll 1
+  for (; units > 0; --units) {
+    UnitInputs<kFormat, kTokenGroups> inputs;
+    inputs.load(unit, unit_scales, activations, offset);
+    multiply<kFormat>(sums, inputs.weights, inputs.activations);
+    unit += size;
+    offset += kStep;
   }
 }
 

@@ -107,6 +107,7 @@ class Placer {
   DeviceLayer layer(const model::Layer& source);
   void gate(const model::Linear& source, DeviceMoe& moe);
   int segments_for(const model::Linear& linear) const;
+  int expert_segments(const model::Linear& linear, bool down) const;
 
   const model::Model& model_;
   const model::Config& config_;
@@ -150,6 +151,20 @@ DeviceLinear Placer::linear(const model::Linear& source, const char* kernel, boo
   return placed;
 }
 
+// The same for experts, of which a pass of one token reads a few, and one of many tokens many:
+// their sums must fit into a block's memory.
+int Placer::expert_segments(const model::Linear& linear, bool down) const {
+  constexpr int kMostItems = 384;  // of a block
+  const int64_t experts =
+      std::min(kMaxRows * config_.num_experts_per_tok, config_.n_routed_experts);
+  const int64_t tiles =
+      down ? kDownRows * config_.num_experts_per_tok * ((tiles_of(linear) + blocks_ - 1) / blocks_)
+           : experts * tiles_of(linear) / blocks_;
+  int segments = down ? 2 : 4;
+  while (segments > 1 && tiles * segments > kMostItems) segments /= 2;
+  return segments;
+}
+
 DeviceExperts Placer::experts(const model::MoeBlock& block, bool down) {
   DeviceExperts placed;
   for (const model::Expert& expert : block.experts) {
@@ -172,7 +187,7 @@ DeviceExperts Placer::experts(const model::MoeBlock& block, bool down) {
   }
 
   ExpertMatrices& m = placed.matrices;
-  m.first = packed_shape(first, 1);
+  m.first = packed_shape(first, expert_segments(first, down));
   m.row_stride = static_cast<int>(first.out);
   m.stride = (m.first.bytes() + 255) / 256 * 256;
   const std::size_t count = placed.sources.size();
