@@ -1,16 +1,85 @@
 #include "cli/engine_flags.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/files.h"
+#ifdef LEVIN_CUDA
+#include "runtime/cuda/make_cuda_runtime.h"
+#endif
 
 namespace levin::cli {
 namespace {
 
 constexpr int kMaxSpeculativeTokens = 7;
+
+#ifdef LEVIN_CUDA
+// Linears that are not computed as they are stored, one line for each reason.
+void log_deviations(const std::vector<runtime::PlanEntry>& plan) {
+  std::map<std::string, int> reasons;
+  for (const runtime::PlanEntry& entry : plan) {
+    if (!entry.why.empty()) ++reasons[entry.stored_as + ": " + entry.why];
+  }
+  for (const auto& [reason, linears] : reasons) spdlog::warn("{} linears, {}", linears, reason);
+}
+#endif
+
+[[noreturn]] void bad_device(const EngineFlags& flags, std::string what, ExitCode code) {
+  throw Error({.what = std::move(what),
+               .where = "--device",
+               .expected = "auto, cpu, cuda or cuda:N",
+               .found = flags.device,
+               .hint = {},
+               .exit_code = code});
+}
+
+// N of cuda:N; nothing for the CPU. `auto` is the first CUDA device, if there is one, unless the
+// reference runtime is asked for.
+std::optional<int> cuda_device(const EngineFlags& flags) {
+  if (flags.device == "cpu") return std::nullopt;
+  if (flags.device == "auto") {
+#ifdef LEVIN_CUDA
+    if (flags.runtime == "fast" && !runtime::cuda_devices().empty()) return 0;
+#endif
+    return std::nullopt;
+  }
+  if (flags.device == "cuda") return 0;
+  int device = 0;
+  const std::string prefix = "cuda:";
+  const char* end = flags.device.data() + flags.device.size();
+  if (!flags.device.starts_with(prefix) || flags.device.size() == prefix.size() ||
+      std::from_chars(flags.device.data() + prefix.size(), end, device).ptr != end || device < 0) {
+    bad_device(flags, "unknown device", ExitCode::kBadInput);
+  }
+  return device;
+}
+
+void choose_device(const EngineFlags& flags, engine::LoadOptions& options) {
+  const std::optional<int> device = cuda_device(flags);
+  if (!device) return;
+  if (flags.runtime == "reference") {
+    bad_device(flags, "the reference runtime is for the CPU", ExitCode::kBadInput);
+  }
+#ifdef LEVIN_CUDA
+  options.make_runtime = [device = *device](std::shared_ptr<const model::Model> model,
+                                            const runtime::Options& runtime_options) {
+    auto made = runtime::make_cuda_runtime(std::move(model), runtime_options, device);
+    log_deviations(made->plan());
+    return made;
+  };
+  options.make_dummy_model = [](const std::filesystem::path& folder) {
+    return runtime::make_shape_model(folder);
+  };
+#else
+  static_cast<void>(options);
+  bad_device(flags, "this build has no CUDA runtime", ExitCode::kMachine);
+#endif
+}
 
 }  // namespace
 
@@ -51,15 +120,6 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
 }
 
 engine::LoadOptions load_options(const EngineFlags& flags) {
-  if (flags.device != "auto" && flags.device != "cpu") {
-    const bool cuda = flags.device == "cuda" || flags.device.starts_with("cuda:");
-    throw Error({.what = cuda ? "this build has no CUDA runtime" : "unknown device",
-                 .where = "--device",
-                 .expected = "auto or cpu",
-                 .found = flags.device,
-                 .hint = {},
-                 .exit_code = cuda ? ExitCode::kMachine : ExitCode::kBadInput});
-  }
   engine::LoadOptions options;
   options.runtime_kind =
       flags.runtime == "reference" ? engine::RuntimeKind::kReference : engine::RuntimeKind::kFast;
@@ -75,6 +135,7 @@ engine::LoadOptions load_options(const EngineFlags& flags) {
   options.runtime.max_num_seqs = flags.max_num_seqs;
   options.runtime.threads = flags.threads;
   options.runtime.seed = flags.seed;
+  choose_device(flags, options);
   return options;
 }
 

@@ -154,7 +154,11 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
                                     const LoadOptions& options) {
   auto engine = std::make_unique<Engine>();
   engine->folder = folder;
-  engine->model = model::load_model(folder, options.load_format, {.mtp = options.runtime.mtp});
+  const bool dummy = options.load_format == model::LoadFormat::kDummy;
+  engine->model =
+      dummy && options.make_dummy_model
+          ? options.make_dummy_model(folder)
+          : model::load_model(folder, options.load_format, {.mtp = options.runtime.mtp});
   engine->tokenizer = load_tokenizer(folder, engine->model->config.vocab_size);
   engine->chat_template = load_chat_template(folder);
 
@@ -166,9 +170,13 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   runtime::Options runtime_options = options.runtime;
   runtime_options.kv_cache_dtype = kv_cache_dtype(*engine->model, options);
   runtime_options.ssm_cache_dtype = ssm_cache_dtype(*engine->model, options);
-  engine->runtime = options.runtime_kind == RuntimeKind::kReference
-                        ? runtime::make_reference_runtime(engine->model, runtime_options)
-                        : runtime::make_cpu_runtime(engine->model, runtime_options);
+  if (options.make_runtime) {
+    engine->runtime = options.make_runtime(engine->model, runtime_options);
+  } else if (options.runtime_kind == RuntimeKind::kReference) {
+    engine->runtime = runtime::make_reference_runtime(engine->model, runtime_options);
+  } else {
+    engine->runtime = runtime::make_cpu_runtime(engine->model, runtime_options);
+  }
   return engine;
 }
 

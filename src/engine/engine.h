@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,6 +24,12 @@ struct LoadOptions {
   // set here.
   std::optional<runtime::KvCacheDType> kv_cache_dtype;
   std::optional<runtime::SsmCacheDType> ssm_cache_dtype;
+  // For a device that this room does not know: makes the runtime, instead of what runtime_kind
+  // says; and the model of a dummy load, whose weights are then made there.
+  std::function<std::unique_ptr<runtime::Runtime>(std::shared_ptr<const model::Model>,
+                                                  const runtime::Options&)>
+      make_runtime;
+  std::function<std::shared_ptr<const model::Model>(const std::filesystem::path&)> make_dummy_model;
 };
 
 struct Engine {
