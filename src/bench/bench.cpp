@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "engine/self_test.h"
 
 namespace levin::bench {
 
@@ -28,6 +29,7 @@ BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
                                                 : file_workload(engine, options.prompt_file);
   require_fit(report.workload, engine, options.timing.output_tokens);
 
+  if (k > 0) engine::check_drafter(engine);
   std::vector<Contender> contenders = {{"control", &engine, {}}};
   if (k > 0) contenders.push_back({"speculating", &engine, options.speculation});
   const auto runs = static_cast<int64_t>(contenders.size() * report.workload.prompts.size()) *

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/progress.h"
+#include "engine/self_test.h"
 
 namespace levin::bench {
 namespace {
@@ -44,7 +45,7 @@ void compare_with_itself(evaluate::Evaluation& evaluation) {
 class Climber {
  public:
   explicit Climber(const LadderOptions& options)
-      : options_(options),
+      : options_(checked(options)),
         material_(evaluate::prepare(options.model, options.evaluation)),
         baseline_(load(options.model, true)),  // tells whether there is a head to draft with
         workload_(fixed_workload(*baseline_, options.prompt_tokens)),
@@ -63,6 +64,7 @@ class Climber {
 
   // All input has been checked by now; only this writes.
   LadderReport climb(const std::function<void(const LadderReport&)>& on_rung) {
+    const FileLock lock = claim_folder(options_.out);
     store_.emplace(options_.out / "results");
     report_.memory = measure_memory_bandwidth(options_.load.runtime.threads);
     for (const Rung& rung : rungs_) {
@@ -73,6 +75,11 @@ class Climber {
   }
 
  private:
+  static const LadderOptions& checked(const LadderOptions& options) {
+    require_own_folder(options.out);
+    return options;
+  }
+
   static RungResult skipped(const Rung& rung) {
     RungResult result;
     result.rung = rung;
@@ -167,6 +174,7 @@ class Climber {
   }
 
   RungTiming time(engine::Engine& engine, const Rung& rung) {
+    if (rung.k > 0) engine::check_drafter(engine);
     std::vector<Contender> contenders = {{"baseline", baseline_.get(), {}}};
     if (&engine != baseline_.get()) contenders.push_back({"control", &engine, {}});
     if (rung.k > 0) {

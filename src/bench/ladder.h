@@ -85,6 +85,9 @@ inline constexpr double kTolerableNoise = 1.3;
 double median_recovery(const RungResult& rung, const RungResult& baseline);
 
 std::string to_text(const LadderReport& report);
+// What every rung costs and keeps, one row each; without speeds, so that it reads the same on every
+// machine with the same instructions.
+std::string to_markdown(const LadderReport& report);
 nlohmann::ordered_json to_json(const LadderReport& report);
 // One self-contained page: no script, no network.
 std::string to_html(const LadderReport& report);

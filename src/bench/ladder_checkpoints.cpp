@@ -46,7 +46,19 @@ void ensure_checkpoint(const LadderCheckpoint& checkpoint, ResultStore& store) {
   if (request.recipe.empty()) return;
   const std::string record = "checkpoint-" + checkpoint.name;
   const bool begun = store.find(record, checkpoint.key).has_value();
-  if (begun && fs::exists(request.out / "config.json")) return;
+  const bool replaces = !begun && store.has(record);  // one that an earlier climb made
+  const std::string made = "made-" + checkpoint.name;
+  if (begun && fs::exists(request.out / "config.json")) {
+    const std::string fingerprint = folder_fingerprint(request.out);
+    const auto stored = store.find(made, checkpoint.key);
+    if (!stored) store.put(made, checkpoint.key, fingerprint);  // killed right behind the work
+    if (!stored || *stored == fingerprint) return;
+    throw Error({.what = "checkpoint is not the one that this ladder made",
+                 .where = request.out.string(),
+                 .expected = "the files as they were written",
+                 .found = "other sizes, times or contents",
+                 .hint = "remove the folder to have it made again"});
+  }
 
   // Recorded before the work: whatever is in the folder later was made by this request.
   store.put(record, checkpoint.key, {{"recipe", request.recipe}, {"folder", request.out.string()}});
@@ -59,10 +71,11 @@ void ensure_checkpoint(const LadderCheckpoint& checkpoint, ResultStore& store) {
     options.calibration = {.text = request.calibration, .max_tokens = request.calibration_tokens};
   }
   options.threads = request.threads;
-  options.overwrite = !begun;
+  options.overwrite = replaces;
   options.version = request.version;
-  fs::create_directories(request.out.parent_path());
+  create_folder(request.out.parent_path());
   quantize::quantize(options);
+  store.put(made, checkpoint.key, folder_fingerprint(request.out));
 }
 
 }  // namespace levin::bench

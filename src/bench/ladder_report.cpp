@@ -1,4 +1,4 @@
-// Text and JSON of bench/ladder.h.
+// Text, Markdown and JSON of bench/ladder.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -120,6 +120,27 @@ std::string notes(const LadderReport& report) {
   return text;
 }
 
+std::string markdown_row(const std::vector<std::string>& cells) {
+  return fmt::format("| {} |\n", fmt::join(cells, " | "));
+}
+
+std::vector<std::string> markdown_cells(const RungResult& result, const LadderReport& report) {
+  const bool is_baseline = &result == &report.baseline();
+  std::vector<std::string> cells = {
+      result.rung.title, fmt::format("{:.2f}", static_cast<double>(result.checkpoint_bytes) / 1e6),
+      fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6)};
+  for (const evaluate::TextScore& text : result.evaluation.texts) {
+    cells.push_back(is_baseline ? fmt::format("{:.3f}", text.perplexity())
+                                : fmt::format("{:.3f} ({:.4f})", text.perplexity(),
+                                              text.perplexity() / text.baseline_perplexity()));
+    cells.push_back(is_baseline ? "" : fmt::format("{:.4f}", text.mean_kl()));
+    cells.push_back(is_baseline ? "" : fmt::format("{:.1f} %", text.top1_agreement() * 100));
+  }
+  cells.push_back(is_baseline ? "" : recovery_cell(result, report.baseline()));
+  cells.push_back(is_baseline ? "baseline" : std::string(name_of(result.gate.verdict)));
+  return cells;
+}
+
 Json timing_json(const RungTiming& timing) {
   return {{"tpot_ms", to_json(timing.own.tpot_ms())},
           {"ttft_ms", to_json(timing.own.ttft_ms())},
@@ -194,6 +215,23 @@ std::string to_text(const LadderReport& report) {
       "Quality beside rung 0\n{}\n{}",
       report.model, report.runtime, to_text(report.memory), report.timing.rounds,
       speed_table(report), quality_table(report), notes(report));
+}
+
+std::string to_markdown(const LadderReport& report) {
+  std::vector<std::string> header = {"recipe", "size MB", "MB/token"};
+  for (const evaluate::TextScore& text : report.baseline().evaluation.texts) {
+    header.push_back(fmt::format("perplexity {} (ratio)", text.kind));
+    header.push_back("KL nats");
+    header.push_back("top-1");
+  }
+  header.insert(header.end(), {"median recovery", "gate"});
+  std::vector<std::string> rule(header.size(), "---:");
+  rule.front() = rule.back() = "---";
+  std::string text = markdown_row(header) + fmt::format("|{}|\n", fmt::join(rule, "|"));
+  for (const RungResult& result : report.rungs) {
+    if (result.climbed()) text += markdown_row(markdown_cells(result, report));
+  }
+  return text;
 }
 
 Json to_json(const LadderReport& report) {

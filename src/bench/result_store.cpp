@@ -18,6 +18,8 @@ namespace fs = std::filesystem;
 // Files up to this size are read for the fingerprint: configurations, tokenizers, templates.
 constexpr std::uintmax_t kSmallFile = std::uintmax_t{32} << 20;
 
+constexpr const char* kMarker = ".levin-ladder";
+
 bool is_weights(const fs::path& file) {
   return file.extension() == ".safetensors";
 }
@@ -68,17 +70,25 @@ std::string folder_fingerprint(const fs::path& folder) {
   return key.hex();
 }
 
-ResultStore::ResultStore(fs::path folder) : folder_(std::move(folder)) {
+void require_own_folder(const fs::path& folder) {
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) {
-    throw Error({.what = "cannot create folder",
-                 .where = folder_.string(),
-                 .expected = {},
-                 .found = error.message(),
-                 .hint = {},
-                 .exit_code = ExitCode::kMachine});
-  }
+  const fs::file_status status = fs::status(folder, error);
+  if (status.type() == fs::file_type::not_found || fs::exists(folder / kMarker, error)) return;
+  if (fs::is_directory(status) && fs::is_empty(folder, error)) return;
+  throw Error({.what = "output folder is not a ladder's",
+               .where = folder.string(),
+               .expected = "a new or empty folder, or one that a ladder was written to before",
+               .found = fs::is_directory(status) ? "other files" : "no folder",
+               .hint = "choose another folder"});
+}
+
+FileLock claim_folder(const fs::path& folder) {
+  create_folder(folder);
+  return FileLock(folder / kMarker);
+}
+
+ResultStore::ResultStore(fs::path folder) : folder_(std::move(folder)) {
+  create_folder(folder_);
 }
 
 fs::path ResultStore::file_of(const std::string& name) const {
@@ -102,10 +112,16 @@ std::optional<nlohmann::json> ResultStore::find(const std::string& name,
   }
 }
 
+bool ResultStore::has(const std::string& name) const {
+  std::error_code ignored;
+  return fs::exists(file_of(name), ignored);
+}
+
 void ResultStore::put(const std::string& name, const std::string& key,
                       const nlohmann::ordered_json& result) {
   const nlohmann::ordered_json stored = {{"key", key}, {"result", result}};
-  write_text(file_of(name), stored.dump(1) + "\n");
+  write_text(file_of(name),
+             stored.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace levin::bench

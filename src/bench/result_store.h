@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/files.h"
+
 namespace levin::bench {
 
 // Everything a result depends on, folded into one key (FNV-1a, 64 bits).
@@ -27,6 +29,12 @@ class Key {
 // all files, and the content of the small ones.
 std::string folder_fingerprint(const std::filesystem::path& folder);
 
+// Throws Error unless `folder` is new, empty or one that claim_folder() has marked: what a user
+// keeps in it would be lost.
+void require_own_folder(const std::filesystem::path& folder);
+// Marks `folder`, which is created, as written by a ladder, and keeps other ladders out.
+FileLock claim_folder(const std::filesystem::path& folder);
+
 class ResultStore {
  public:
   // Creates the folder when it does not exist.
@@ -35,6 +43,8 @@ class ResultStore {
   // The result stored under `name` if it was stored with the same key. A damaged file counts as no
   // result.
   std::optional<nlohmann::json> find(const std::string& name, const std::string& key) const;
+  // Whether anything was ever stored under `name`.
+  bool has(const std::string& name) const;
   // Replaces what was stored under `name`; a reader sees the old result or the new one.
   void put(const std::string& name, const std::string& key, const nlohmann::ordered_json& result);
 

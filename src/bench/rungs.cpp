@@ -6,11 +6,14 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "quantize/recipe.h"
 
 namespace levin::bench {
 namespace {
 
 constexpr int kDrafts = 3;
+// The word of --rungs for every shipped recipe.
+constexpr const char* kRecipes = "recipes";
 
 const Rung* find(const std::vector<Rung>& rungs, const std::string& id) {
   const auto found =
@@ -29,6 +32,15 @@ Rung rung_of(const std::vector<Rung>& all, const std::string& word) {
     fail("no such rung", word, fmt::format("0 to {}", all.size() - 1));
   }
   const std::string title = std::filesystem::path(word).stem().string();
+  const std::vector<std::string> shipped = quantize::shipped_recipes();
+  const bool is_file = std::find(shipped.begin(), shipped.end(), word) == shipped.end();
+  const bool taken = find(all, title) != nullptr || title == all.front().title ||
+                     std::find(shipped.begin(), shipped.end(), title) != shipped.end();
+  // Names of rungs name their checkpoints and results.
+  if (is_file && (taken || title.empty() || title.starts_with("."))) {
+    fail("a recipe file cannot have the name of another rung", word,
+         "a file name that no rung and no shipped recipe has");
+  }
   return {.id = title,
           .title = title,
           .recipe = word,
@@ -77,6 +89,10 @@ std::vector<Rung> all_rungs(bool has_mtp) {
            "Beside the ladder: INT4 with groups of 64, made without data.", ""),
       rung("nvfp4-aggressive-mse", "nvfp4-aggressive-mse", "nvfp4-aggressive-mse", 0,
            "Beside the ladder: NVFP4 as widely as the scales' mean squared error allows.", ""),
+      rung("tiny-smallest-pass", "tiny-smallest-pass", "tiny-smallest-pass", 0,
+           "Beside the ladder: the fewest bytes per token found that pass the gate on the bundled "
+           "model.",
+           ""),
   };
 }
 
@@ -86,6 +102,12 @@ std::vector<Rung> choose_rungs(const std::vector<Rung>& all, const std::string& 
   bool named_first = false;
   for (const std::string& word : split(list)) {
     if (word.empty()) fail("empty name in the list of rungs", list, "names between commas");
+    if (word == kRecipes) {
+      for (const std::string& recipe : quantize::shipped_recipes()) {
+        if (find(chosen, recipe) == nullptr) chosen.push_back(rung_of(all, recipe));
+      }
+      continue;
+    }
     Rung rung = rung_of(all, word);
     if (rung.id == all.front().id && !named_first) {
       named_first = true;

@@ -106,6 +106,14 @@ int64_t Workload::prompt_tokens() const {
 }
 
 Workload fixed_workload(const engine::Engine& engine, int64_t prompt_tokens) {
+  const int64_t context = engine.runtime->options().max_model_len;
+  if (prompt_tokens >= context) {
+    throw Error({.what = "timed prompt is longer than the context",
+                 .where = "--prompt-tokens",
+                 .expected = fmt::format("fewer than {}", context),
+                 .found = fmt::format("{}", prompt_tokens),
+                 .hint = "raise --max-model-len or shorten the prompt"});
+  }
   Workload workload;
   if (!engine.tokenizer) {
     workload.prompts = {{"random", random_ids(engine.model->config.vocab_size, prompt_tokens)}};

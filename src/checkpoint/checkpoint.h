@@ -89,8 +89,11 @@ class Checkpoint {
   // is copied on first view). Throws Error when there is no such tensor. Any thread may call it.
   TensorView view(std::string_view name) const;
   // Tells the system that these bytes of a view will not be read again soon, so that streaming
-  // through a checkpoint does not keep all of it in memory. They stay readable.
+  // through a checkpoint does not keep all of it in memory. They stay readable, but for the copy of
+  // a misaligned tensor: that goes with its last byte, and the tensor must be viewed anew.
   virtual void release(std::span<const std::byte> /*bytes*/) const {}
+  // Bytes of the largest misaligned tensor, which a view of it copies; 0 when there is none.
+  virtual uint64_t largest_copy() const { return 0; }
   // Sum of the tensors' bytes.
   uint64_t total_bytes() const;
 

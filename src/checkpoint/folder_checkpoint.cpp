@@ -30,6 +30,7 @@ class FolderCheckpoint final : public Checkpoint {
   explicit FolderCheckpoint(const fs::path& folder);
 
   void release(std::span<const std::byte> bytes) const override;
+  uint64_t largest_copy() const override;
 
  private:
   struct Shard {
@@ -188,17 +189,38 @@ void FolderCheckpoint::list_merged(const Shard& shard, const StoredTensor& tenso
   }
 }
 
-// Only whole pages inside `bytes`, and only of the maps: aligned copies have no file behind them.
+bool is_misaligned(std::span<const std::byte> bytes, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(bytes.data()) % size_of(dtype) != 0;
+}
+
+uint64_t FolderCheckpoint::largest_copy() const {
+  uint64_t largest = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (is_misaligned(bytes_[i], tensors_[i].dtype)) {
+      largest = std::max<uint64_t>(largest, bytes_[i].size());
+    }
+  }
+  return largest;
+}
+
+// Only whole pages inside `bytes` of the maps; aligned copies have no file behind them.
 void FolderCheckpoint::release(std::span<const std::byte> bytes) const {
   const bool mapped = std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
     const std::span<const std::byte> all = shard.file.bytes();
     return !all.empty() && bytes.data() >= all.data() &&
            bytes.data() + bytes.size() <= all.data() + all.size();
   });
+  if (!mapped) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(aligned_copies_, [&](const auto& entry) {
+      return entry.second.data() + entry.second.size() == bytes.data() + bytes.size();
+    });
+    return;
+  }
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
   const std::size_t skipped = (page - address % page) % page;
-  if (!mapped || bytes.size() < skipped + page) return;
+  if (bytes.size() < skipped + page) return;
   ::madvise(const_cast<std::byte*>(bytes.data()) + skipped, (bytes.size() - skipped) / page * page,
             MADV_DONTNEED);
 }
@@ -206,8 +228,7 @@ void FolderCheckpoint::release(std::span<const std::byte> bytes) const {
 TensorView FolderCheckpoint::view_at(std::size_t index) const {
   const TensorInfo& info = tensors_[index];
   std::span<const std::byte> bytes = bytes_[index];
-  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-  if (address % size_of(info.dtype) != 0) {
+  if (is_misaligned(bytes, info.dtype)) {
     const std::lock_guard lock(mutex_);
     std::vector<std::byte>& copy = aligned_copies_[index];
     if (copy.empty()) copy.assign(bytes.begin(), bytes.end());

@@ -61,6 +61,13 @@ void refuse_flag(const json& object, const char* key, const std::string& where) 
        shown(*value));
 }
 
+void refuse_content(const json& object, const char* key, const std::string& where) {
+  const json* value = find(object, key);
+  if (value == nullptr || value->empty()) return;
+  fail("unsupported quantization option", fmt::format("{}, {}", where, key), "nothing in it",
+       shown(*value));
+}
+
 void parse_ignore(const json& object, const char* key, QuantSource& source) {
   const json* value = find(object, key);
   if (value == nullptr) return;
@@ -98,6 +105,8 @@ QuantSource parse_body(const json& body, std::string place) {
   source.told.method = "modelopt";
   refuse_flag(body, "has_zero_point", source.place);
   refuse_flag(body, "pre_quant_scale", source.place);
+  refuse_content(body, "sparsity_config", source.place);
+  refuse_content(body, "transform_config", source.place);
   parse_kv(body, "kv_cache_scheme", source);
   parse_kv(body, "kv_cache_quant_algo", source);
   parse_ignore(body, "ignore", source);
@@ -109,6 +118,7 @@ QuantSource parse_body(const json& body, std::string place) {
   const ModuleQuant uniform =
       parse_algo(source.quant_algo, get_int(body, "group_size", 0, source.place), source.place);
   // A uniform checkpoint may still list its layers; then the list is the more exact statement.
+  source.uniform = uniform;
   if (!source.lists_modules) source.told.everywhere_else = uniform;
   return source;
 }

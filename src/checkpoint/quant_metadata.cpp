@@ -67,6 +67,8 @@ class Merger {
  private:
   void compare_modules(const QuantSource& a, const QuantSource& b);
   void compare_kv_cache(const QuantSource& a, const QuantSource& b);
+  void compare_algorithms(const QuantSource& a, const QuantSource& b);
+  void check_own_algorithm(const QuantSource& source);
   void check_own_ignores(const QuantSource& source);
   void warn_unmatched();
 
@@ -109,6 +111,25 @@ void Merger::compare_kv_cache(const QuantSource& a, const QuantSource& b) {
   merged_.warnings.push_back(fmt::format("FP8 KV cache is told in {} only; readers of {} miss it",
                                          a.tells_kv_cache ? a.place : b.place,
                                          a.tells_kv_cache ? b.place : a.place));
+}
+
+void Merger::compare_algorithms(const QuantSource& a, const QuantSource& b) {
+  if (a.quant_algo.empty() || b.quant_algo.empty() || a.quant_algo == b.quant_algo) return;
+  merged_.contradictions.push_back(fmt::format("quant_algo: {} says {}, {} says {}", a.place,
+                                               printable(a.quant_algo), b.place,
+                                               printable(b.quant_algo)));
+}
+
+// One algorithm for all, beside a list of modules with others: engines read the one or the other.
+void Merger::check_own_algorithm(const QuantSource& source) {
+  if (!source.uniform) return;
+  for (const auto& [module, quant] : source.told.modules) {
+    if (quant == *source.uniform || quant.algo == QuantAlgo::kNone) continue;
+    merged_.contradictions.push_back(fmt::format("{} says quant_algo {}, and {} for {}",
+                                                 source.place, printable(source.quant_algo),
+                                                 told_as(quant), printable(module)));
+    return;
+  }
 }
 
 // Engines test exclusion first, so a module that a place both lists and ignores is ambiguous.
@@ -161,7 +182,10 @@ void Merger::warn_unmatched() {
 QuantMetadata Merger::merge() {
   if (sources_.empty()) return {};
   merged_ = sources_.front().told;
-  for (const QuantSource& source : sources_) check_own_ignores(source);
+  for (const QuantSource& source : sources_) {
+    check_own_ignores(source);
+    check_own_algorithm(source);
+  }
   for (std::size_t i = 1; i < sources_.size(); ++i) {
     const QuantSource& first = sources_.front();
     const QuantSource& other = sources_[i];
@@ -171,6 +195,7 @@ QuantMetadata Merger::merge() {
                                                    other.told.method));
       continue;
     }
+    compare_algorithms(first, other);
     compare_modules(first, other);
     if (!other.groups_only) compare_kv_cache(first, other);
   }
@@ -234,15 +259,23 @@ QuantMetadata merge_quant_metadata(const json& config, const json& hf_quant_conf
                        method.empty() ? "nothing" : fmt::format("\"{}\"", printable(method)));
     }
   }
-  if (!hf_quant_config.is_null()) sources.push_back(parse_hf_quant_config(hf_quant_config));
-  return Merger(std::move(sources), modules).merge();
+  const bool in_config = !sources.empty();
+  const bool in_file = !hf_quant_config.is_null();
+  if (in_file) sources.push_back(parse_hf_quant_config(hf_quant_config));
+  QuantMetadata merged = Merger(std::move(sources), modules).merge();
+  if (in_file && !in_config) {
+    merged.warnings.emplace_back(
+        "only hf_quant_config.json says that the checkpoint is quantized; engines that read "
+        "config.json alone take its bytes for plain weights");
+  }
+  return merged;
 }
 
 QuantMetadata read_quant_metadata(const std::filesystem::path& folder, const json& config,
                                   const std::vector<std::string>& modules) {
   const std::filesystem::path path = folder / "hf_quant_config.json";
   json hf_quant_config;
-  if (std::filesystem::exists(path)) {
+  if (file_exists(path)) {
     hf_quant_config = read_json(path, kMaxFileBytes);
     quant_json::require_object(hf_quant_config, path.string());
   }

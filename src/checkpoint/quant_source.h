@@ -12,9 +12,10 @@
 namespace levin::checkpoint {
 
 struct QuantSource {
-  std::string place;           // "config.json quantization_config"
-  QuantMetadata told;          // modules, targets, everywhere_else, ignore, producer, kv_cache
-  std::string quant_algo;      // as spelled, "" when there is none
+  std::string place;       // "config.json quantization_config"
+  QuantMetadata told;      // modules, targets, everywhere_else, ignore, producer, kv_cache
+  std::string quant_algo;  // as spelled, "" when there is none
+  std::optional<ModuleQuant> uniform;  // what quant_algo means, unless it is MIXED_PRECISION
   bool lists_modules = false;  // it has a per-module list, so silence about a module means BF16
   // The key for the KV cache is there (null included).
   bool tells_kv_cache = false;

@@ -24,6 +24,10 @@ using nlohmann::json;
   throw Error({.what = what, .where = where, .expected = expected, .found = found, .hint = hint});
 }
 
+// Far more than any shard has; a hostile header of 100 MB could hold millions.
+constexpr std::size_t kMaxTensors = std::size_t{1} << 18;
+constexpr std::size_t kMaxMetadata = std::size_t{1} << 12;
+
 constexpr std::string_view kTruncatedHint =
     "the file is damaged or was not downloaded completely; fetch it again";
 
@@ -139,11 +143,19 @@ bool HeaderHandler::start_object(std::size_t /*size*/) {
 bool HeaderHandler::key(string_t& name) {
   if (place_ == Place::kTop) {
     tensor_.name = name;
+    if (names_.size() == kMaxTensors) {
+      fail("safetensors header names too many tensors", where_,
+           fmt::format("at most {}", kMaxTensors));
+    }
     if (!names_.insert(name).second) {
       fail("safetensors header names a tensor twice", where_, {},
            fmt::format("\"{}\"", printable(name)));
     }
     return true;
+  }
+  if (fields_.size() == kMaxMetadata) {
+    fail("safetensors header has too much metadata", where_,
+         fmt::format("at most {} entries", kMaxMetadata));
   }
   if (!fields_.insert(name).second) {
     fail("safetensors header has the same key twice", tensor_where(), {},

@@ -81,7 +81,7 @@ ShardIndex parse_shard_index(const nlohmann::json& json, const std::string& wher
 ShardIndex find_shards(const fs::path& folder) {
   const std::vector<std::string> present = safetensors_files(folder);
   const fs::path index_path = folder / kIndexName;
-  if (!fs::exists(index_path)) {
+  if (!file_exists(index_path)) {
     if (present.size() == 1 && present.front() == kSingleName) {
       return {.shards = {kSingleName}, .weight_map = {}, .total_size = {}};
     }

@@ -21,6 +21,16 @@ namespace {
 
 constexpr std::size_t kAlignment = 8;
 constexpr const char* kConfig = "config.json";
+// What else of a folder says how its model is run; another model's would be used silently.
+constexpr std::string_view kCompanions[] = {"hf_quant_config.json",
+                                            "generation_config.json",
+                                            "tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "chat_template.jinja",
+                                            "added_tokens.json",
+                                            "special_tokens_map.json",
+                                            "vocab.json",
+                                            "merges.txt"};
 
 [[noreturn]] void throw_errno(const std::string& what, const fs::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
@@ -65,44 +75,29 @@ uint64_t OutputTensor::bytes() const {
   return static_cast<uint64_t>(*count) * size_of(dtype);
 }
 
-ShardWriter::ShardWriter(fs::path path, std::vector<OutputTensor> tensors)
-    : path_(std::move(path)), temporary_(path_) {
-  temporary_ += ".partial";
+ShardWriter::ShardWriter(fs::path path, std::vector<OutputTensor> tensors, Existing existing)
+    : path_(path.string()) {
   std::set<std::string_view> names;
   for (OutputTensor& tensor : tensors) tensors_.push_back({std::move(tensor), 0, 0});
   for (const Placed& placed : tensors_) {
     if (names.insert(placed.tensor.name).second) continue;
     throw Error({.what = "two tensors of a shard have the same name",
-                 .where = path_.string(),
+                 .where = path_,
                  .expected = {},
                  .found = placed.tensor.name,
                  .hint = {}});
   }
   place_tensors();
   const std::string text = header();
-  const uint64_t data_start = kAlignment + text.size();
+  const std::string prefix = length_prefix(text.size());
+  const uint64_t data_start = prefix.size() + text.size();
   for (Placed& placed : tensors_) placed.begin += data_start;
   file_bytes_ += data_start;
 
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_errno("cannot create file", temporary_, errno);
-  try {
-    const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(file_bytes_));
-    if (error != 0) throw_errno("cannot reserve space for file", temporary_, error);
-    const std::string prefix = length_prefix(text.size());
-    write_at(0, std::as_bytes(std::span(prefix)));
-    write_at(prefix.size(), std::as_bytes(std::span(text)));
-  } catch (...) {
-    ::close(descriptor_);
-    ::unlink(temporary_.c_str());
-    throw;
-  }
-}
-
-ShardWriter::~ShardWriter() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  file_.emplace(std::move(path), existing);
+  file_->reserve(file_bytes_);
+  file_->write_at(0, std::as_bytes(std::span(prefix)));
+  file_->write_at(prefix.size(), std::as_bytes(std::span(text)));
 }
 
 // Offsets relative to the data section; file_bytes_ becomes its size.
@@ -138,19 +133,6 @@ std::string ShardWriter::header() const {
   return text;
 }
 
-void ShardWriter::write_at(uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      throw_errno("cannot write file", temporary_, errno);
-    }
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<uint64_t>(written);
-  }
-}
-
 void ShardWriter::write(std::size_t index, uint64_t offset, std::span<const std::byte> bytes) {
   Placed& placed = tensors_.at(index);
   if (offset + bytes.size() > placed.tensor.bytes()) {
@@ -160,7 +142,7 @@ void ShardWriter::write(std::size_t index, uint64_t offset, std::span<const std:
                  .found = fmt::format("{} bytes at offset {}", bytes.size(), offset),
                  .hint = {}});
   }
-  write_at(placed.begin + offset, bytes);
+  file_->write_at(placed.begin + offset, bytes);
   placed.written += bytes.size();
 }
 
@@ -168,20 +150,12 @@ void ShardWriter::commit() {
   for (const Placed& placed : tensors_) {
     if (placed.written == placed.tensor.bytes()) continue;
     throw Error({.what = "tensor was not written completely",
-                 .where = fmt::format("{}, tensor \"{}\"", path_.string(), placed.tensor.name),
+                 .where = fmt::format("{}, tensor \"{}\"", path_, placed.tensor.name),
                  .expected = fmt::format("{} bytes", placed.tensor.bytes()),
                  .found = fmt::format("{} bytes", placed.written),
                  .hint = {}});
   }
-  if (::fsync(descriptor_) != 0) throw_errno("cannot flush file", temporary_, errno);
-  ::close(std::exchange(descriptor_, -1));
-  try {
-    rename_file(temporary_, path_);
-  } catch (...) {
-    ::unlink(temporary_.c_str());
-    throw;
-  }
-  sync_folder(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+  file_->commit();
 }
 
 nlohmann::ordered_json shard_index_json(const std::map<std::string, std::string>& weight_map,
@@ -192,6 +166,16 @@ nlohmann::ordered_json shard_index_json(const std::map<std::string, std::string>
   return json;
 }
 
+bool holds_checkpoint(const fs::path& folder) {
+  try {
+    const nlohmann::json config = read_json(folder / kConfig);
+    return config.is_object() &&
+           (config.contains("architectures") || config.contains("model_type"));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void retire_checkpoint(const fs::path& folder) {
   if (!fs::exists(folder)) return;
   remove_file(folder / kConfig);
@@ -199,10 +183,11 @@ void retire_checkpoint(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-        name == "hf_quant_config.json") {
-      files.push_back(entry.path());
-    }
+    const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") ||
+                                                       name.ends_with(".safetensors.index.json"));
+    const bool companion =
+        std::find(std::begin(kCompanions), std::end(kCompanions), name) != std::end(kCompanions);
+    if (weights || companion) files.push_back(entry.path());
   }
   for (const fs::path& file : files) remove_file(file);
   sync_folder(folder);

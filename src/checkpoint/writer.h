@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/files.h"
 #include "core/tensor.h"
 
 namespace levin::checkpoint {
@@ -31,11 +33,9 @@ struct OutputTensor {
 class ShardWriter {
  public:
   // Tensors are laid out by falling element size, so that each is aligned, and in the order given
-  // otherwise. Throws Error for shapes that overflow and for names that repeat.
-  ShardWriter(std::filesystem::path path, std::vector<OutputTensor> tensors);
-  ~ShardWriter();
-  ShardWriter(const ShardWriter&) = delete;
-  ShardWriter& operator=(const ShardWriter&) = delete;
+  // otherwise. Throws Error for shapes that overflow, for names that repeat, and as AtomicFile.
+  ShardWriter(std::filesystem::path path, std::vector<OutputTensor> tensors,
+              Existing existing = Existing::kReplace);
 
   // Writes part of the tensor at `index` (as given to the constructor), starting `offset` bytes
   // into it. Parts must not overlap; commit() counts them.
@@ -55,21 +55,22 @@ class ShardWriter {
   };
   void place_tensors();
   std::string header() const;
-  void write_at(uint64_t offset, std::span<const std::byte> bytes);
 
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::string path_;
   std::vector<Placed> tensors_;
   uint64_t file_bytes_ = 0;
-  int descriptor_ = -1;
+  std::optional<AtomicFile> file_;
 };
 
 // model.safetensors.index.json: where each tensor is, and the tensors' bytes in all.
 nlohmann::ordered_json shard_index_json(const std::map<std::string, std::string>& weight_map,
                                         uint64_t total_size);
 
-// Takes the checkpoint in `folder` apart, config.json first: weights, index and quantization
-// metadata are removed, other files stay. Does nothing when there is none.
+// Whether the config.json of `folder` is a model's.
+bool holds_checkpoint(const std::filesystem::path& folder);
+
+// Takes the checkpoint in `folder` apart, config.json first: weights (model*.safetensors), index,
+// metadata, tokenizer and template are removed, other files stay. Does nothing when there is none.
 void retire_checkpoint(const std::filesystem::path& folder);
 
 // Moves everything in `staging` into `folder`, config.json last, and removes `staging`: until the

@@ -7,6 +7,8 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/output.h"
+#include "cli/validators.h"
 
 namespace levin::cli {
 namespace {
@@ -34,7 +36,7 @@ ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
   if (flags.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"device", to_json(memory)}}.dump(2));
+    print_json(nlohmann::ordered_json{{"device", to_json(memory)}});
   } else {
     fmt::print("memory read  {}\n", to_text(memory));
   }
@@ -42,7 +44,14 @@ ExitCode run_bandwidth(const BenchFlags& flags) {
 }
 
 ExitCode run_bench(const BenchFlags& flags) {
-  if (flags.bandwidth && flags.engine.model.empty()) return run_bandwidth(flags);
+  if (flags.bandwidth && !flags.engine.model.empty()) {
+    throw Error({.what = "the bandwidth is the machine's, whatever the model",
+                 .where = "--bandwidth",
+                 .expected = "no MODEL",
+                 .found = flags.engine.model,
+                 .hint = "timing a model measures the bandwidth as well"});
+  }
+  if (flags.bandwidth) return run_bandwidth(flags);
   if (flags.engine.model.empty()) {
     throw Error({.what = "no model to time",
                  .where = "MODEL",
@@ -56,7 +65,7 @@ ExitCode run_bench(const BenchFlags& flags) {
   const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
-    fmt::print("{}\n", to_json(report).dump(2));
+    print_json(to_json(report));
   } else {
     fmt::print("{}", to_text(report));
   }
@@ -73,7 +82,7 @@ void add_bench(CLI::App& app, Action& action) {
   command
       ->add_option("--prompt-tokens", flags->options.prompt_tokens,
                    "Length of the fixed prose and code prompts")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--prompt-file", flags->prompt_file, "Time this prompt instead");
   command

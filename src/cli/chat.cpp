@@ -1,11 +1,11 @@
 // levin chat: a conversation on the terminal.
 #include <fmt/format.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -62,24 +62,33 @@ class InterruptGuard {
   struct sigaction before_ = {};
 };
 
+constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
+
 // The next line without its end; nothing at the end of the input.
 std::optional<std::string> read_line() {
+  std::string text;
   while (true) {
-    char* buffer = nullptr;
-    std::size_t capacity = 0;
     errno = 0;
-    const ssize_t length = ::getline(&buffer, &capacity, stdin);
-    const bool stopped = length < 0 && errno == EINTR;
-    const std::unique_ptr<char, decltype(&std::free)> owner(buffer, &std::free);
-    if (length >= 0) {
-      std::string text(buffer, static_cast<std::size_t>(length));
-      while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-      return text;
+    const int c = std::getc(stdin);
+    if (c == EOF && errno == EINTR) {
+      std::clearerr(stdin);
+      fmt::print(stderr, "\n(Ctrl-D or /quit leaves)\n> ");
+      text.clear();
+      continue;
     }
-    if (!stopped) return std::nullopt;
-    clearerr(stdin);
-    fmt::print(stderr, "\n(Ctrl-D or /quit leaves)\n> ");
+    if (c == EOF && text.empty()) return std::nullopt;
+    if (c == EOF || c == '\n') break;
+    text += static_cast<char>(c);
+    if (text.size() > kMaxLineBytes) {
+      throw Error({.what = "line is too long",
+                   .where = "standard input",
+                   .expected = fmt::format("at most {} bytes", kMaxLineBytes),
+                   .found = {},
+                   .hint = {}});
+    }
   }
+  if (!text.empty() && text.back() == '\r') text.pop_back();
+  return text;
 }
 
 // Prints an answer as it comes, the reasoning dimmed.

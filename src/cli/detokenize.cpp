@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "cli/text_input.h"
 #include "core/files.h"
 #include "text/tokenizer.h"
@@ -55,7 +56,7 @@ ExitCode run_detokenize(const DetokenizeFlags& flags) {
   if (flags.json) {
     // JSON cannot hold half a character: it becomes U+FFFD.
     const nlohmann::json result = {{"text", text::to_valid_utf8(bytes)}};
-    fmt::print("{}\n", result.dump());
+    print_json(result, -1);
   } else {
     print_text(bytes);
   }

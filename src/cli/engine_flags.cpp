@@ -7,8 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/validators.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/thread_team.h"
 #ifdef LEVIN_CUDA
 #include "runtime/cuda/make_cuda_runtime.h"
 #endif
@@ -104,7 +106,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   auto* seqs = command.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences run at once");
   auto* threads =
       command.add_option("--threads", flags.threads, "CPU threads (default: all usable cores)");
-  command.add_option("--seed", flags.seed, "Seed of sampling and stochastic rounding");
+  command.add_option("--seed", flags.seed, "Seed of sampling and stochastic rounding")
+      ->check(unsigned_64());
   command.add_option("--speculative-config", flags.speculative_config,
                      R"(JSON, e.g. '{"method": "mtp", "num_speculative_tokens": 3}')");
 
@@ -113,13 +116,17 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   kv->check(CLI::IsMember({"auto", "bfloat16", "fp8"}))->capture_default_str();
   ssm->check(CLI::IsMember({"auto", "float32", "float16"}))->capture_default_str();
   philox->check(CLI::IsMember({"5", "10"}))->capture_default_str();
-  length->check(CLI::PositiveNumber);
+  length->check(at_least(1));
   seqs->check(CLI::Range(1, 1024))->capture_default_str();
   threads->check(CLI::Range(1, 1024));
   device->capture_default_str();
 }
 
 engine::LoadOptions load_options(const EngineFlags& flags) {
+  if (flags.threads > available_cores()) {
+    spdlog::warn("{} threads on {} usable cores wait for each other: expect to be much slower",
+                 flags.threads, available_cores());
+  }
   engine::LoadOptions options;
   options.runtime_kind =
       flags.runtime == "reference" ? engine::RuntimeKind::kReference : engine::RuntimeKind::kFast;
@@ -141,9 +148,9 @@ engine::LoadOptions load_options(const EngineFlags& flags) {
 
 engine::SpeculativeConfig speculative_config(const EngineFlags& flags) {
   engine::SpeculativeConfig config;
-  if (flags.speculative_config.empty()) return config;
+  if (!flags.speculative_config) return config;
   const std::string where = "--speculative-config";
-  const nlohmann::json json = parse_json(flags.speculative_config, where);
+  const nlohmann::json json = parse_json(*flags.speculative_config, where);
   auto fail = [&](std::string what, std::string expected, std::string found) {
     throw Error({.what = std::move(what),
                  .where = where,
@@ -164,6 +171,9 @@ engine::SpeculativeConfig speculative_config(const EngineFlags& flags) {
     } else {
       fail("unknown key", "method, num_speculative_tokens", key);
     }
+  }
+  for (const char* key : {"method", "num_speculative_tokens"}) {
+    if (!json.contains(key)) fail("key is missing", key, json.dump());
   }
   return config;
 }

@@ -24,7 +24,7 @@ struct EngineFlags {
   int max_num_seqs = 1;
   int threads = 0;
   uint64_t seed = 0;
-  std::string speculative_config;
+  std::optional<std::string> speculative_config;
 };
 
 // Declares MODEL and the flags on `command`; `flags` must outlive the parse.

@@ -1,10 +1,14 @@
 // levin eval: what a model knows, and what a candidate has lost of its baseline.
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/output.h"
+#include "cli/validators.h"
 #include "core/files.h"
 #include "evaluate/evaluation.h"
 
@@ -14,11 +18,13 @@ namespace {
 struct EvalFlags {
   EngineFlags engine;
   std::string baseline;
+  std::string baseline_runtime;
   std::vector<std::string> text;
   std::vector<std::string> tasks;
   std::string gate;
   std::string undecided = "fail";
   std::string outputs;
+  bool overwrite = false;
   int64_t limit = 0;
   int64_t windows = 0;
   int64_t window = 2048;
@@ -31,8 +37,7 @@ constexpr const char* kDescription =
     "With a baseline: divergence of the predictions, recovery of the accuracy per task, change of\n"
     "the answers' length, and with a gate the verdict. Exit code 1 when the gate is not passed.\n\n"
     "Example:\n"
-    "  levin eval out/checkpoints/w4a4 --baseline models/tiny --text evals/tiny/text/prose.jsonl "
-    "\\\n"
+    "  levin eval out/checkpoints/w4a4 --baseline models/tiny --text evals/tiny/text/*.jsonl \\\n"
     "      --tasks evals/tiny/tasks --gate recipes/gate.yaml";
 
 evaluate::Settings settings_of(const EvalFlags& flags) {
@@ -45,6 +50,10 @@ evaluate::Settings settings_of(const EvalFlags& flags) {
   return settings;
 }
 
+Existing existing(const EvalFlags& flags) {
+  return flags.overwrite ? Existing::kReplace : Existing::kRefuse;
+}
+
 void check(const EvalFlags& flags) {
   if (flags.text.empty() && flags.tasks.empty()) {
     throw Error({.what = "nothing to evaluate on",
@@ -53,18 +62,27 @@ void check(const EvalFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
-  if (!flags.gate.empty() && flags.baseline.empty()) {
-    throw Error({.what = "a gate compares with a baseline",
-                 .where = "--gate",
-                 .expected = "--baseline",
+  const auto needs_baseline = [&](const std::string& what, const std::string& where) {
+    if (!flags.baseline.empty()) return;
+    throw Error({.what = what, .where = where, .expected = "--baseline", .found = {}, .hint = {}});
+  };
+  if (!flags.outputs.empty() && flags.tasks.empty()) {
+    throw Error({.what = "there are no answers to write",
+                 .where = "--outputs",
+                 .expected = "--tasks",
                  .found = {},
                  .hint = {}});
   }
+  if (!flags.outputs.empty()) check_output_file(flags.outputs, existing(flags));
+  if (!flags.gate.empty()) needs_baseline("a gate compares with a baseline", "--gate");
+  if (!flags.baseline_runtime.empty()) {
+    needs_baseline("there is no baseline to run", "--baseline-runtime");
+  }
 }
 
-std::unique_ptr<engine::Engine> load(const std::string& folder, const EvalFlags& flags,
+std::unique_ptr<engine::Engine> load(const std::string& folder, const EngineFlags& flags,
                                      const evaluate::Material& material) {
-  engine::LoadOptions options = load_options(flags.engine);
+  engine::LoadOptions options = load_options(flags);
   if (options.runtime.max_model_len == 0) {
     options.runtime.max_model_len = evaluate::sequence_length(folder, material);
   }
@@ -73,7 +91,8 @@ std::unique_ptr<engine::Engine> load(const std::string& folder, const EvalFlags&
 }
 
 // One line per item: what the model said beside what was expected.
-void write_outputs(const std::string& file, std::span<const evaluate::ItemResult> results,
+void write_outputs(const std::string& file, Existing existing,
+                   std::span<const evaluate::ItemResult> results,
                    std::span<const evaluate::TaskItem> items) {
   std::string lines;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -84,12 +103,12 @@ void write_outputs(const std::string& file, std::span<const evaluate::ItemResult
     // Outputs cut inside a character are not UTF-8.
     lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
   }
-  write_text(file, lines);
+  write_text(file, lines, existing);
 }
 
 struct Outcome {
   std::string candidate, baseline;  // folders
-  std::string runtime;
+  std::string runtime, baseline_runtime;
   double confidence = 0.95;
   evaluate::Evaluation evaluation;
   std::vector<evaluate::ItemResult> baseline_items;
@@ -102,20 +121,26 @@ void print_json(const Outcome& outcome) {
     texts.push_back(to_json(text, outcome.confidence));
   }
   nlohmann::ordered_json json = {{"model", outcome.candidate}, {"runtime", outcome.runtime}};
-  if (!outcome.baseline.empty()) json["baseline"] = outcome.baseline;
+  if (!outcome.baseline.empty()) {
+    json["baseline"] = outcome.baseline;
+    json["baseline_runtime"] = outcome.baseline_runtime;
+  }
   json["texts"] = std::move(texts);
   if (!outcome.evaluation.items.empty()) {
     json["tasks"] = evaluate::to_json(
         std::span<const evaluate::ItemResult>(outcome.evaluation.items), outcome.baseline_items);
   }
   if (outcome.gate) json["gate"] = to_json(*outcome.gate);
-  fmt::print("{}\n", json.dump(2));
+  cli::print_json(json);
 }
 
 void print_tables(const Outcome& outcome) {
   fmt::print("model     {}\n", outcome.candidate);
   if (!outcome.baseline.empty()) fmt::print("baseline  {}\n", outcome.baseline);
   fmt::print("runtime   {}\n", outcome.runtime);
+  if (!outcome.baseline.empty() && outcome.baseline_runtime != outcome.runtime) {
+    fmt::print("          baseline: {}\n", outcome.baseline_runtime);
+  }
   const std::string tables[] = {text_table(outcome.evaluation.texts, outcome.confidence),
                                 task_table(outcome.evaluation.items, outcome.baseline_items),
                                 outcome.gate ? gate_table(*outcome.gate) : ""};
@@ -135,6 +160,7 @@ Outcome evaluate_all(const EvalFlags& flags) {
   Outcome outcome{.candidate = model,
                   .baseline = flags.baseline,
                   .runtime = {},
+                  .baseline_runtime = {},
                   .evaluation = {},
                   .baseline_items = {},
                   .gate = {}};
@@ -142,9 +168,12 @@ Outcome evaluate_all(const EvalFlags& flags) {
   std::unique_ptr<engine::Engine> baseline;
   if (!flags.baseline.empty()) {
     require_same(evaluate::prepare(flags.baseline, settings), material);
-    baseline = load(flags.baseline, flags, material);
+    EngineFlags engine = flags.engine;
+    if (!flags.baseline_runtime.empty()) engine.runtime = flags.baseline_runtime;
+    baseline = load(flags.baseline, engine, material);
+    outcome.baseline_runtime = baseline->runtime->description();
   }
-  const auto candidate = load(model, flags, material);
+  const auto candidate = load(model, flags.engine, material);
   outcome.runtime = candidate->runtime->description();
   outcome.evaluation = evaluate::evaluate(*candidate, baseline.get(), material, settings);
   if (baseline && !material.items.empty()) {
@@ -156,7 +185,7 @@ Outcome evaluate_all(const EvalFlags& flags) {
     outcome.gate = judge(*gate, compare(base, outcome.evaluation));
   }
   if (!flags.outputs.empty()) {
-    write_outputs(flags.outputs, outcome.evaluation.items, material.items);
+    write_outputs(flags.outputs, existing(flags), outcome.evaluation.items, material.items);
   }
   return outcome;
 }
@@ -168,6 +197,11 @@ ExitCode run_eval(const EvalFlags& flags) {
     print_json(outcome);
   } else {
     print_tables(outcome);
+  }
+  for (const evaluate::TextScore& text : outcome.evaluation.texts) {
+    if (std::isfinite(text.perplexity())) continue;
+    spdlog::error("the perplexity of {} is not a number: the model is broken", text.kind);
+    return ExitCode::kNo;
   }
   if (!outcome.gate || outcome.gate->verdict == evaluate::Verdict::kPass) return ExitCode::kDone;
   const bool undecided = outcome.gate->verdict == evaluate::Verdict::kUndecided;
@@ -181,27 +215,35 @@ void add_eval(CLI::App& app, Action& action) {
   flags->engine.max_num_seqs = 16;
   CLI::App* command = app.add_subcommand("eval", kDescription);
   add_engine_flags(*command, flags->engine);
+  command->remove_option(command->get_option("--speculative-config"));
   command->add_option("--baseline", flags->baseline, "Folder of the model to compare with");
+  command
+      ->add_option("--baseline-runtime", flags->baseline_runtime,
+                   "What runs the baseline (default: as --runtime); MODEL as its own baseline on "
+                   "the reference shows what the fast runtime changes")
+      ->check(CLI::IsMember({"reference", "fast"}));
   command->add_option("--text", flags->text,
                       "Text files, plain or JSONL with \"text\"; a file is one kind of text");
   command->add_option("--tasks", flags->tasks, "Task files (JSONL), or folders of them");
-  command->add_option("--gate", flags->gate, "Bounds to keep to, see recipes/gate.yaml");
+  CLI::Option* gate =
+      command->add_option("--gate", flags->gate, "Bounds to keep to, see recipes/gate.yaml");
   command
       ->add_option("--undecided", flags->undecided,
                    "What a gate that too few items cannot decide counts as")
       ->check(CLI::IsMember({"fail", "pass"}))
+      ->needs(gate)
       ->capture_default_str();
-  command->add_option("--limit", flags->limit, "Items per task (default: all)")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--limit", flags->limit, "Items per task (default: all)")->check(at_least(1));
   command->add_option("--windows", flags->windows, "Windows per text (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->add_option("--window", flags->window, "Predictions per window")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--max-tokens", flags->max_tokens, "Longest answer")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--outputs", flags->outputs, "Write every answer to this JSONL file");
+  command->add_flag("--overwrite", flags->overwrite, "Replace the file of --outputs");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([flags, &action] { action = [flags] { return run_eval(*flags); }; });
 }

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
+#include "cli/output.h"
 #include "cli/sampling_flags.h"
 #include "core/files.h"
 #include "text/conversation.h"
@@ -71,7 +72,7 @@ ExitCode run_generate(const GenerateFlags& flags) {
   }
   const engine::Result result = std::move(engine::generate(*engine, {&request, 1}).front());
   if (flags.json) {
-    fmt::print("{}\n", result_json(result, request.prompt.size()).dump(2));
+    print_json(result_json(result, request.prompt.size()));
   } else {
     fmt::print("\n");
     fmt::print(stderr, "\n{}\n", summary(result, request.prompt.size()));

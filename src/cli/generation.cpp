@@ -39,14 +39,7 @@ std::unique_ptr<engine::Engine> load_generating_engine(
                  .found = "none",
                  .hint = "levin logits works with token ids alone"});
   }
-  if (speculation.num_speculative_tokens > 0 && engine::drafter_quantized(*engine->model)) {
-    const engine::DrafterReport report = engine::drafter_self_test(*engine);
-    if (report.near_floor) {
-      spdlog::warn("{}", report.message());
-    } else {
-      spdlog::info("{}", report.message());
-    }
-  }
+  if (speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   return engine;
 }
 

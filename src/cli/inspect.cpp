@@ -7,10 +7,12 @@
 
 #include "cli/command.h"
 #include "cli/inspect_view.h"
+#include "cli/output.h"
 #include "core/error.h"
 #include "model/audit.h"
 #include "model/model.h"
 #include "model/summary.h"
+#include "quantize/quantize.h"
 
 namespace levin::cli {
 namespace {
@@ -24,11 +26,15 @@ constexpr const char* kDescription =
     "Shows what a checkpoint is: schedule, tensors by role and format, bytes of a decode step,\n"
     "memory for contexts and concurrency, and whether tensors, configuration and quantization\n"
     "metadata agree. Exit code 1 when they do not.\n\n"
+    "With a recipe: which linears it gives which format and why, and the same sums for the\n"
+    "checkpoint that levin quantize would make. Nothing is written.\n\n"
     "  levin inspect models/tiny\n"
+    "  levin inspect models/tiny --recipe w4a4\n"
     "  levin inspect configs/nemotron-3.5-lightning-30b-a3b --load-format dummy\n";
 
 struct InspectFlags {
   std::string model;
+  std::string recipe;
   std::string load_format = "auto";
   std::string kv_cache_dtype = "auto";
   std::string ssm_cache_dtype = "auto";
@@ -38,18 +44,29 @@ struct InspectFlags {
   bool json = false;
 };
 
-model::SummaryOptions summary_options(const InspectFlags& flags, const model::Config& config,
-                                      const checkpoint::Checkpoint& checkpoint) {
+model::SummaryOptions summary_options(const InspectFlags& flags, const Inspection& inspection) {
+  const model::Config& config = inspection.config;
   model::SummaryOptions options;
   options.context =
       flags.context.value_or(std::min(kDefaultContext, config.max_position_embeddings));
   options.sequences = flags.sequences;
-  options.types = model::state_types(config, checkpoint.quantization());
+  options.types = model::state_types(config, inspection.checkpoint->quantization());
+  if (inspection.plan && inspection.plan->kv_cache() == checkpoint::KvCacheQuant::kFp8) {
+    options.types.kv = 1;
+  }
   if (flags.kv_cache_dtype != "auto") options.types.kv = flags.kv_cache_dtype == "fp8" ? 1 : 2;
   if (flags.ssm_cache_dtype != "auto") {
     options.types.ssm = flags.ssm_cache_dtype == "float32" ? 4 : 2;
   }
   return options;
+}
+
+model::Summary summarize(const InspectFlags& flags, const Inspection& inspection) {
+  const model::SummaryOptions options = summary_options(flags, inspection);
+  const checkpoint::Checkpoint& checkpoint = *inspection.checkpoint;
+  if (!inspection.plan) return model::summarize(inspection.config, checkpoint, options);
+  return model::summarize(inspection.config,
+                          quantize::planned_tensors(*inspection.plan, &checkpoint), options);
 }
 
 void check_values(const InspectFlags& flags, Inspection& inspection) {
@@ -71,20 +88,23 @@ void check_values(const InspectFlags& flags, Inspection& inspection) {
 }
 
 Inspection inspect(const InspectFlags& flags) {
-  const bool dummy = flags.load_format == "dummy";
+  const auto format =
+      flags.load_format == "dummy" ? model::LoadFormat::kDummy : model::LoadFormat::kAuto;
   Inspection inspection;
   inspection.folder = flags.model;
-  inspection.checkpoint = model::open_checkpoint(
-      flags.model, dummy ? model::LoadFormat::kDummy : model::LoadFormat::kAuto);
+  if (flags.recipe.empty()) {
+    inspection.checkpoint = model::open_checkpoint(flags.model, format);
+  } else {
+    quantize::Source source = quantize::open_source(flags.model, flags.recipe, format);
+    inspection.checkpoint = std::move(source.checkpoint);
+    inspection.plan = std::move(source.plan);
+  }
   const checkpoint::Checkpoint& checkpoint = *inspection.checkpoint;
   inspection.config =
       model::parse_config(checkpoint.config(), (checkpoint.folder() / "config.json").string());
   const model::Audit audit = model::audit(inspection.config, checkpoint);
   inspection.problems = audit.problems;
-  inspection.notes = checkpoint.warnings();
-  for (const std::string& warning : checkpoint.quantization().warnings) {
-    inspection.notes.push_back(warning);
-  }
+  inspection.notes = model::notes_of(inspection.config, checkpoint);
   if (audit.mtp_absent) {
     inspection.notes.emplace_back("config.json announces an MTP head, the checkpoint has none");
     inspection.config.mtp_layers.clear();
@@ -93,8 +113,7 @@ Inspection inspect(const InspectFlags& flags) {
     inspection.notes.push_back(fmt::format("{} tensors outside language_model.* are not used",
                                            audit.other_modality_tensors));
   }
-  inspection.summary = model::summarize(inspection.config, checkpoint,
-                                        summary_options(flags, inspection.config, checkpoint));
+  inspection.summary = summarize(flags, inspection);
   check_values(flags, inspection);
   return inspection;
 }
@@ -105,6 +124,9 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", kDescription);
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("MODEL", flags->model, "Hugging Face folder of the checkpoint")->required();
+  command->add_option(
+      "--recipe", flags->recipe,
+      "YAML file or name of a shipped recipe: show what it would make of the model");
   command
       ->add_option("--load-format", flags->load_format,
                    "auto reads the tensors' headers; dummy needs config.json alone")
@@ -135,7 +157,7 @@ void add_inspect(CLI::App& app, Action& action) {
     action = [flags] {
       const Inspection inspection = inspect(*flags);
       if (flags->json) {
-        fmt::print("{}\n", to_json(inspection).dump(2));
+        print_json(to_json(inspection));
       } else {
         fmt::print("{}", to_text(inspection));
       }

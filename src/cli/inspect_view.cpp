@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "evaluate/table.h"
+#include "quantize/report.h"
 
 namespace levin::cli {
 namespace {
@@ -92,7 +93,9 @@ std::string head_text(const Inspection& in) {
   text += line("MTP head", c.mtp_layers.empty() ? "none" : pattern_of(c.mtp_layers));
   text += line("shape", shape_text(c));
   text += line("context", grouped(c.max_position_embeddings) + " tokens");
-  text += line("quantization", quantization_text(in.checkpoint->quantization()));
+  text += line("quantization",
+               in.plan ? fmt::format("as planned by {}; nothing is written", in.plan->recipe.name)
+                       : quantization_text(in.checkpoint->quantization()));
   text += line("parameters",
                fmt::format("{} ({} active per token)", grouped(in.summary.total.parameters),
                            grouped(in.summary.active_parameters)));
@@ -247,7 +250,9 @@ json problem_json(const ErrorParts& parts) {
 }  // namespace
 
 std::string to_text(const Inspection& in) {
-  return head_text(in) + "\n" + parts_text(in.summary) + "\n" + step_text(in.summary) + "\n" +
+  std::string text = head_text(in) + "\n";
+  if (in.plan) text += quantize::plan_table(*in.plan, in.checkpoint.get()) + "\n";
+  return text + parts_text(in.summary) + "\n" + step_text(in.summary) + "\n" +
          rounds_text(in.summary) + memory_text(in) + "\n" + verdict_text(in);
 }
 
@@ -257,7 +262,9 @@ json to_json(const Inspection& in) {
   out["model"] = in.folder;
   out["schedule"] = pattern_of(in.config.layers);
   out["mtp_schedule"] = pattern_of(in.config.mtp_layers);
-  out["tensors"] = in.checkpoint->tensors().size();
+  if (in.plan) out["plan"] = json(quantize::plan_json(*in.plan, in.checkpoint.get()));
+  out["tensors"] =
+      in.plan ? summary.total.tensors : static_cast<int64_t>(in.checkpoint->tensors().size());
   out["parameters"] = summary.total.parameters;
   out["active_parameters"] = summary.active_parameters;
   out["bytes"] = summary.total.bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/error.h"
 #include "model/config.h"
 #include "model/summary.h"
+#include "quantize/plan.h"
 
 namespace levin::cli {
 
@@ -16,9 +18,10 @@ struct Inspection {
   std::string folder;
   model::Config config;
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
-  model::Summary summary;
-  std::string values;                // what was looked at: "all weights", "not read"
-  std::vector<ErrorParts> problems;  // tensors against configuration and metadata, and values
+  std::optional<quantize::Plan> plan;  // of --recipe
+  model::Summary summary;              // with a plan: of the checkpoint it would make
+  std::string values;                  // what was looked at: "all weights", "not read"
+  std::vector<ErrorParts> problems;    // tensors against configuration and metadata, and values
   std::vector<std::string> notes;
 
   bool good() const {

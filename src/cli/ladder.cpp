@@ -9,6 +9,8 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/output.h"
+#include "cli/validators.h"
 #include "core/files.h"
 #include "quantize/shipped.h"
 
@@ -29,6 +31,7 @@ struct LadderFlags {
   int64_t windows = 8;
   bench::TimingOptions timing;
   int64_t prompt_tokens = 256;
+  bool markdown = false;
   bool json = false;
 };
 
@@ -39,7 +42,8 @@ constexpr const char* kDescription =
     "interrupted goes on where it stopped when the same command is given again.\n\n"
     "Examples:\n"
     "  levin ladder models/tiny -o out\n"
-    "  levin ladder models/tiny -o out --rungs 2,3,fp8 --limit 150";
+    "  levin ladder models/tiny -o out --rungs 2,3,fp8 --limit 150\n"
+    "  levin ladder models/tiny -o out --rungs recipes --limit 0 --windows 0 --markdown";
 
 // The files of a folder by name; nothing when there is no such folder.
 std::vector<fs::path> files_in(const fs::path& folder) {
@@ -103,7 +107,9 @@ ExitCode run_ladder(const LadderFlags& flags) {
   const bench::LadderReport report = bench::climb(
       options, [&](const bench::LadderReport& so_far) { write_reports(so_far, options.out); });
   if (flags.json) {
-    fmt::print("{}\n", to_json(report).dump(2));
+    print_json(to_json(report));
+  } else if (flags.markdown) {
+    fmt::print("{}", to_markdown(report));
   } else {
     fmt::print("{}\n{}\n", to_text(report), (options.out / "report.html").string());
   }
@@ -125,7 +131,8 @@ void add_ladder(CLI::App& app, Action& action) {
   command->add_option("-o,--out", flags->out, "Folder for report, checkpoints and results")
       ->required();
   command->add_option("--rungs", flags->rungs,
-                      "Rungs to climb, e.g. 0,2,3; a recipe's name or file is a rung beside them");
+                      "Rungs to climb, e.g. 0,2,3; a recipe's name or file is a rung beside them, "
+                      "\"recipes\" all shipped ones");
   command
       ->add_option("--evals", flags->evals,
                    "Folder with text/, tasks/ and calibration.jsonl to evaluate on")
@@ -134,14 +141,14 @@ void add_ladder(CLI::App& app, Action& action) {
       "--calibration", flags->calibration,
       "Text to measure activation scales on (default: calibration.jsonl of --evals)");
   command->add_option("--calibration-tokens", flags->calibration_tokens, "Tokens of that text")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--gate", flags->gate, "Bounds to judge by (default: the shipped gate.yaml)");
   command->add_option("--limit", flags->limit, "Items per task; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--windows", flags->windows, "Windows of 2048 tokens per text; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--rounds", flags->timing.rounds, "Rounds of timing")
       ->check(CLI::Range(1, 1000))
@@ -150,9 +157,12 @@ void add_ladder(CLI::App& app, Action& action) {
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--prompt-tokens", flags->prompt_tokens, "Tokens of a timed prompt")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
-  command->add_flag("--json", flags->json, "Print the report as one JSON object");
+  CLI::Option* json =
+      command->add_flag("--json", flags->json, "Print the report as one JSON object");
+  command->add_flag("--markdown", flags->markdown, "Print the quality of the rungs for a document")
+      ->excludes(json);
   command->callback([flags, &action] { action = [flags] { return run_ladder(*flags); }; });
 }
 

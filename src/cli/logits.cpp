@@ -9,6 +9,7 @@
 #include "checkpoint/writer.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/output.h"
 #include "core/files.h"
 #include "core/progress.h"
 #include "engine/sampler.h"
@@ -37,6 +38,7 @@ struct LogitsFlags {
   std::string output;
   bool hidden_states = false;
   int draft = 0;
+  bool overwrite = false;
   bool json = false;
 };
 
@@ -61,6 +63,10 @@ std::vector<int32_t> read_ids(const std::string& path, int64_t vocab_size) {
   return ids;
 }
 
+Existing existing(const LogitsFlags& flags) {
+  return flags.overwrite ? Existing::kReplace : Existing::kRefuse;
+}
+
 // The output file, filled piece by piece as the model runs.
 class Output {
  public:
@@ -79,7 +85,8 @@ class Output {
       tensors.push_back(
           {.name = "draft_logits", .dtype = DType::kF32, .shape = {flags.draft, vocab_}});
     }
-    writer_ = std::make_unique<checkpoint::ShardWriter>(flags.output, std::move(tensors));
+    writer_ = std::make_unique<checkpoint::ShardWriter>(flags.output, std::move(tensors),
+                                                        existing(flags));
   }
 
   void logits(int64_t token, std::span<const float> row) { write(0, token * vocab_, row); }
@@ -133,6 +140,7 @@ int32_t run_tokens(runtime::Runtime& runtime, const LogitsFlags& flags,
 }
 
 ExitCode run_logits(const LogitsFlags& flags) {
+  check_output_file(flags.output, existing(flags));
   engine::LoadOptions options = load_options(flags.engine);
   options.runtime.mtp = flags.draft > 0;
   options.runtime.max_num_seqs = 1;
@@ -170,7 +178,7 @@ ExitCode run_logits(const LogitsFlags& flags) {
                                    {"vocab_size", config.vocab_size},
                                    {"next_token", next}};
     if (flags.draft > 0) json["draft_tokens"] = drafts;
-    fmt::print("{}\n", json.dump(2));
+    print_json(json);
   } else {
     fmt::print("{} tokens -> {}; most likely next token {}\n", ids.size(), flags.output, next);
     if (flags.draft > 0) fmt::print("draft tokens {}\n", fmt::join(drafts, " "));
@@ -184,12 +192,14 @@ void add_logits(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("logits", kDescription);
   auto flags = std::make_shared<LogitsFlags>();
   add_engine_flags(*command, flags->engine);
+  command->remove_option(command->get_option("--speculative-config"));
   command->add_option("--tokens", flags->tokens, "JSON file: one array of token ids")->required();
   command->add_option("-o,--output", flags->output, "Safetensors file to write")->required();
   command->add_flag("--hidden-states", flags->hidden_states,
                     "Also write the residual stream entering every layer");
   command->add_option("--draft", flags->draft, "Also write the logits of this many draft steps")
       ->check(CLI::Range(1, kMaxDrafts));
+  command->add_flag("--overwrite", flags->overwrite, "Replace the output file when it exists");
   command->add_flag("--json", flags->json, "Print one JSON object to stdout");
   command->callback([flags, &action] { action = [flags] { return run_logits(*flags); }; });
 }

@@ -3,15 +3,21 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <new>
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "core/error.h"
+#include "text/utf8.h"
 
 extern char** environ;
 
@@ -39,6 +45,28 @@ void refuse_unknown_environment() {
   }
 }
 
+// A mapped file has shrunk, or its disk has failed.
+extern "C" void report_lost_map(int /*signal*/) {
+  constexpr std::string_view kMessage =
+      "levin: error: a file that is being read became shorter, or its disk failed\n"
+      "  hint:     is it still being downloaded or copied?\n";
+  (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(static_cast<int>(ExitCode::kMachine));
+}
+
+// CLI11 would only say that some command is required.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  throw Error({.what = "unknown command",
+               .where = argv[1],
+               .expected = fmt::format("{}", fmt::join(names, ", ")),
+               .found = {},
+               .hint = "levin --help"});
+}
+
 // Logs go to stderr; stdout belongs to results.
 void set_up_logging(const std::string& level) {
   auto logger = spdlog::stderr_logger_mt("levin");
@@ -47,15 +75,56 @@ void set_up_logging(const std::string& level) {
   spdlog::set_default_logger(logger);
 }
 
-int report(const std::string& message, ExitCode code) {
-  fmt::print(stderr, "levin: error: {}\n", message);
+// Bytes of hostile files must not steer a terminal.
+std::string shown(std::string_view message) {
+  std::string text;
+  for (const char c : text::to_valid_utf8(message)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n') || byte == 0x7f) {
+      text += fmt::format("\\x{:02x}", byte);
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+int report(std::string_view message, ExitCode code) {
+  if (!message.empty()) fmt::print(stderr, "levin: error: {}\n", shown(message));
   return static_cast<int>(code);
+}
+
+// Runs `function` and what it left to be written; every failure becomes a message and an exit code.
+int guard(const std::function<int()>& function) {
+  try {
+    const int code = function();
+    check_output();
+    return code;
+  } catch (const Error& e) {
+    return report(e.what(), e.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("out of memory: the model or the input is too large for this machine",
+                  ExitCode::kMachine);
+  } catch (const std::filesystem::filesystem_error& e) {  // of a path that the user gave
+    return report(fmt::format("{}\n  where:    {}", e.code().message(), e.path1().string()),
+                  ExitCode::kBadInput);
+  } catch (const std::exception& e) {
+    try {
+      check_output();  // fmt throws when a pipe is closed or a disk full
+    } catch (const Error& output) {
+      return report(output.what(), output.exit_code());
+    }
+    return report(fmt::format("internal error: {}", e.what()), ExitCode::kMachine);
+  }
 }
 
 }  // namespace
 
 int run(int argc, char** argv) {
+  // Both become errors of the write.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGBUS, report_lost_map);
   CLI::App app{kDescription, "levin"};
   app.require_subcommand(1);
   app.set_version_flag("--version", "levin " LEVIN_VERSION);
@@ -78,23 +147,17 @@ int run(int argc, char** argv) {
   add_detokenize(app, action);
   add_render(app, action);
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code == 0 ? 0 : static_cast<int>(ExitCode::kBadInput);
-  }
-  try {
+  return guard([&] {
+    refuse_unknown_command(app, argc, argv);
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {  // a wrong flag, or --help
+      return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kBadInput);
+    }
     set_up_logging(log_level);
     refuse_unknown_environment();
     return static_cast<int>(action());
-  } catch (const Error& e) {
-    return report(e.what(), e.exit_code());
-  } catch (const std::bad_alloc&) {
-    return report("out of memory", ExitCode::kMachine);
-  } catch (const std::exception& e) {
-    return report(fmt::format("internal error: {}", e.what()), ExitCode::kMachine);
-  }
+  });
 }
 
 }  // namespace levin::cli

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "core/error.h"
 #include "quantize/report.h"
 
@@ -47,7 +48,7 @@ ExitCode dry_run(const QuantizeFlags& flags) {
   const quantize::Source source = quantize::open_source(
       flags.model, flags.recipe, dummy ? model::LoadFormat::kDummy : model::LoadFormat::kAuto);
   if (flags.json) {
-    fmt::print("{}\n", quantize::plan_json(source.plan, source.checkpoint.get()).dump(2));
+    print_json(quantize::plan_json(source.plan, source.checkpoint.get()));
   } else {
     fmt::print("{}", quantize::plan_table(source.plan, source.checkpoint.get()));
   }
@@ -87,7 +88,7 @@ ExitCode run_quantize(const QuantizeFlags& flags) {
   options.version = LEVIN_VERSION;
   const quantize::Result result = quantize::quantize(options);
   if (flags.json) {
-    fmt::print("{}\n", quantize::result_json(result).dump(2));
+    print_json(quantize::result_json(result));
   } else {
     fmt::print("{}", quantize::result_text(result, flags.output));
   }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "cli/text_input.h"
 #include "core/files.h"
 #include "text/chat_template.h"
@@ -60,7 +61,7 @@ ExitCode run_render(const RenderFlags& flags) {
   }
   const nlohmann::ordered_json result = {
       {"prompt", prompt}, {"ids", text::Tokenizer::load(flags.model).encode(prompt)}};
-  fmt::print("{}\n", result.dump());
+  print_json(result, -1);
   return ExitCode::kDone;
 }
 

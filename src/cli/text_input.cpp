@@ -1,7 +1,6 @@
 #include "cli/text_input.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -13,8 +12,8 @@
 namespace levin::cli {
 namespace {
 
-// As large as a text the tokenizer takes.
-constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
+// Token ids and work space take about ten times as much memory.
+constexpr std::size_t kMaxBytes = std::size_t{256} << 20;
 
 std::string read_standard_input() {
   std::string text;
@@ -51,20 +50,6 @@ void add_text_input(CLI::App& command, TextInput& input) {
 std::string read_input(const TextInput& input) {
   if (input.given->count() > 0) return input.text;
   return input.file.empty() ? read_standard_input() : read_text(input.file, kMaxBytes);
-}
-
-void print_text(std::string_view text) {
-  const bool ends_line = text.ends_with('\n');
-  bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  if (!ends_line && ::isatty(STDOUT_FILENO) != 0) good = std::fputc('\n', stdout) != EOF && good;
-  if (std::fflush(stdout) != 0 || !good) {
-    throw Error({.what = fmt::format("cannot write: {}", std::strerror(errno)),
-                 .where = "standard output",
-                 .expected = {},
-                 .found = {},
-                 .hint = {},
-                 .exit_code = ExitCode::kMachine});
-  }
 }
 
 }  // namespace levin::cli

@@ -20,8 +20,4 @@ void add_text_input(CLI::App& command, TextInput& input);
 // The text, byte for byte; standard input when neither flag was used.
 std::string read_input(const TextInput& input);
 
-// Writes the bytes as they are; a terminal gets a line end behind them. Throws Error when stdout
-// takes no more.
-void print_text(std::string_view text);
-
 }  // namespace levin::cli

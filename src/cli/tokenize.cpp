@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/output.h"
 #include "cli/text_input.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -41,7 +42,7 @@ ExitCode run_tokenize(const TokenizeFlags& flags) {
   for (const int32_t id : ids) pieces.push_back(text::to_valid_utf8(tokenizer.bytes_of(id)));
   const nlohmann::ordered_json result = {
       {"count", ids.size()}, {"ids", ids}, {"pieces", std::move(pieces)}};
-  fmt::print("{}\n", result.dump());
+  print_json(result, -1);
   return ExitCode::kDone;
 }
 

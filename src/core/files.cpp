@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -18,13 +20,36 @@ namespace {
 
 [[noreturn]] void throw_errno(const std::string& what, const fs::path& path, ExitCode code) {
   const int error = errno;
-  const bool full = error == ENOSPC || error == EDQUOT;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const bool wrong_path =
+      error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG || error == EISDIR;
   throw Error({.what = fmt::format("{}: {}", what, std::strerror(error)),
                .where = path.string(),
                .expected = {},
                .found = {},
                .hint = full ? "free some space and run the same command again" : "",
-               .exit_code = full ? ExitCode::kMachine : code});
+               .exit_code = full         ? ExitCode::kMachine
+                            : wrong_path ? ExitCode::kBadInput
+                                         : code});
+}
+
+// Where a file named `path` would be written: a symbolic link leads to its target, which need not
+// exist.
+fs::path target_of(fs::path path) {
+  constexpr int kMaxLinks = 40;  // as the kernel
+  std::error_code error;
+  for (int links = 0; links < kMaxLinks && fs::is_symlink(path, error); ++links) {
+    path = path.parent_path() / fs::read_symlink(path, error);  // an absolute one replaces it all
+  }
+  return path;
+}
+
+// Whether the rename was done without replacing anything. File systems without RENAME_NOREPLACE can
+// link instead.
+bool rename_to_new(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
+  return ::link(from.c_str(), to.c_str()) == 0 && ::unlink(from.c_str()) == 0;
 }
 
 }  // namespace
@@ -70,10 +95,42 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), temporary_(path_) {
-  temporary_ += ".partial";
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw_errno("cannot create file", temporary_, ExitCode::kMachine);
+void check_output_file(const fs::path& path, Existing existing) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) {
+    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    if (path.has_filename() && fs::is_directory(folder, error)) return;
+    throw Error({.what = "no folder to write the file into",
+                 .where = path.empty() ? "an empty name" : path.string(),
+                 .expected = {},
+                 .found = {},
+                 .hint = "create the folder, or choose another name"});
+  }
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot write file", path, ExitCode::kMachine);
+  }
+  const auto fail = [&](const char* what, const char* hint) {
+    throw Error({.what = what, .where = path.string(), .expected = {}, .found = {}, .hint = hint});
+  };
+  if (!fs::is_regular_file(status)) fail("output is not a regular file", "choose another name");
+  if (existing == Existing::kRefuse) {
+    fail("output file exists", "choose another name, or replace the file with --overwrite");
+  }
+}
+
+AtomicFile::AtomicFile(fs::path path, Existing existing)
+    : path_(target_of(std::move(path))), existing_(existing) {
+  check_output_file(path_, existing_);
+  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+    temporary_ = path_;
+    temporary_ += fmt::format(".{}-{}.partial", ::getpid(), attempt);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor_ < 0 && errno != EEXIST) {
+      throw_errno("cannot create file", path_, ExitCode::kMachine);
+    }
+  }
 }
 
 AtomicFile::~AtomicFile() {
@@ -97,16 +154,49 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text)));
 }
 
+void AtomicFile::reserve(uint64_t bytes) {
+  errno = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+  if (errno != 0) throw_errno("cannot reserve space for file", temporary_, ExitCode::kMachine);
+}
+
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      throw_errno("cannot write file", temporary_, ExitCode::kMachine);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
 void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) throw_errno("cannot flush file", temporary_, ExitCode::kMachine);
+  const bool renamed = existing_ == Existing::kRefuse
+                           ? rename_to_new(temporary_, path_)
+                           : ::rename(temporary_.c_str(), path_.c_str()) == 0;
+  if (!renamed) throw_errno("cannot rename file into place", path_, ExitCode::kMachine);
   ::close(std::exchange(descriptor_, -1));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary_.c_str());
-    errno = error;
-    throw_errno("cannot rename file into place", path_, ExitCode::kMachine);
-  }
   sync_folder(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+}
+
+bool file_exists(const fs::path& path) {
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) return false;
+  if (fs::status(path, error).type() == fs::file_type::not_found) {
+    throw Error({.what = "symbolic link leads nowhere",
+                 .where = path.string(),
+                 .expected = {},
+                 .found = {},
+                 .hint = "the folder was not downloaded or copied completely"});
+  }
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot open file", path, ExitCode::kBadInput);
+  }
+  return true;
 }
 
 std::string read_text(const fs::path& path, std::size_t max_bytes) {
@@ -121,10 +211,37 @@ std::string read_text(const fs::path& path, std::size_t max_bytes) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-void write_text(const fs::path& path, std::string_view text) {
-  AtomicFile file(path);
+void write_text(const fs::path& path, std::string_view text, Existing existing) {
+  AtomicFile file(path, existing);
   file.write(text);
   file.commit();
+}
+
+FileLock::FileLock(const fs::path& path) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw_errno("cannot create file", path, ExitCode::kMachine);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+  const bool taken = errno == EWOULDBLOCK;
+  ::close(descriptor_);
+  if (!taken) throw_errno("cannot lock file", path, ExitCode::kMachine);
+  throw Error({.what = "another process is writing to the output folder",
+               .where = path.string(),
+               .expected = {},
+               .found = {},
+               .hint = "wait for it, or choose another folder",
+               .exit_code = ExitCode::kMachine});
+}
+
+FileLock::~FileLock() {
+  ::close(descriptor_);
+}
+
+void create_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return;
+  errno = error.value();
+  throw_errno("cannot create folder", folder, ExitCode::kMachine);
 }
 
 void sync_folder(const fs::path& folder) {

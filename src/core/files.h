@@ -32,32 +32,67 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// What a file of the same name means to a writer.
+enum class Existing { kReplace, kRefuse };
+
+// Throws Error when a file could not appear under `path`: its folder does not exist, something
+// other than a regular file is there, or, with kRefuse, anything at all. For finding out before
+// hours of work.
+void check_output_file(const std::filesystem::path& path, Existing existing);
+
 // Writes a file that appears under `path` only when commit() has written, fsynced and renamed it
-// (and fsynced the folder). Destroyed without commit(), it leaves nothing behind. Errors (disk
-// full, permissions) throw Error with ExitCode::kMachine.
+// (and fsynced the folder). Destroyed without commit(), it leaves nothing behind. A symbolic link
+// at `path` is followed. Throws Error as check_output_file does, and with ExitCode::kMachine when
+// the disk does not cooperate.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  explicit AtomicFile(std::filesystem::path path, Existing existing = Existing::kReplace);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Appends.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // Makes the file that large at once, so that a full disk shows now.
+  void reserve(uint64_t bytes);
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path temporary_;  // beside it, unlike any other file
+  Existing existing_;
   int descriptor_ = -1;
 };
+
+// Whether there is something under `path`. Throws Error for a link that leads nowhere: a file that
+// is meant to be there must not pass for one that is not.
+bool file_exists(const std::filesystem::path& path);
 
 // The whole file as text. Throws Error when it cannot be read or is larger than `max_bytes`.
 std::string read_text(const std::filesystem::path& path,
                       std::size_t max_bytes = std::size_t{1} << 30);
 
 // Writes `text` to `path` atomically.
-void write_text(const std::filesystem::path& path, std::string_view text);
+void write_text(const std::filesystem::path& path, std::string_view text,
+                Existing existing = Existing::kReplace);
+
+// Held by one process at a time; goes with it, however it ends.
+class FileLock {
+ public:
+  // Creates `path` when it does not exist. Throws Error when another process holds the lock.
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Creates a folder and those above it; fine when it exists. Throws Error.
+void create_folder(const std::filesystem::path& folder);
 
 // fsync of a folder, so that renames and new names inside it survive a power cut.
 void sync_folder(const std::filesystem::path& folder);

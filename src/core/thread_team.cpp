@@ -3,6 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -39,12 +43,27 @@ void SpinBarrier::wait() {
 }
 
 ThreadTeam::ThreadTeam(int size) : size_(std::max(size, 1)), barrier_(size_) {
-  for (int thread = 1; thread < size_; ++thread) {
-    threads_.emplace_back([this, thread] { worker(thread); });
+  threads_.reserve(static_cast<std::size_t>(size_));
+  try {
+    for (int thread = 1; thread < size_; ++thread) {
+      threads_.emplace_back([this, thread] { worker(thread); });
+    }
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error({.what = "cannot start the threads asked for",
+                 .where = "--threads",
+                 .expected = std::to_string(size_),
+                 .found = error.code().message() + " after " + std::to_string(threads_.size() + 1),
+                 .hint = "ask for fewer",
+                 .exit_code = ExitCode::kMachine});
   }
 }
 
 ThreadTeam::~ThreadTeam() {
+  stop();
+}
+
+void ThreadTeam::stop() {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

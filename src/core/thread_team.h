@@ -52,6 +52,8 @@ class ThreadTeam {
   using Task = void (*)(void* context, int thread);
   void start_and_wait();
   void worker(int thread);
+  // Ends and joins the threads.
+  void stop();
 
   int size_;
   SpinBarrier barrier_;

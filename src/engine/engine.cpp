@@ -1,12 +1,14 @@
 #include "engine/engine.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "model/audit.h"
 
 namespace levin::engine {
 namespace {
@@ -21,7 +23,7 @@ class GenerationConfig {
  public:
   explicit GenerationConfig(const std::filesystem::path& folder)
       : path_(folder / "generation_config.json") {
-    if (std::filesystem::exists(path_)) json_ = read_json(path_);
+    if (file_exists(path_)) json_ = read_json(path_);
     if (!json_.is_object()) fail("not a JSON object", "", "an object", json_);
   }
 
@@ -32,11 +34,26 @@ class GenerationConfig {
     return value->get<double>();
   }
 
+  int integer(const char* key, int fallback) const {
+    const json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number_integer() || *value < -1 || *value > (1 << 30)) {
+      fail("value has the wrong type", key, "an integer from -1 to 2^30", *value);
+    }
+    return value->get<int>();
+  }
+
   std::optional<bool> flag(const char* key) const {
     const json* value = find(key);
     if (value == nullptr) return std::nullopt;
     if (!value->is_boolean()) fail("value has the wrong type", key, "true or false", *value);
     return value->get<bool>();
+  }
+
+  // Whether the key is there with another value than one that asks for nothing.
+  bool asks_for(const char* key) const {
+    const json* value = find(key);
+    return value != nullptr && *value != 0 && *value != 1 && !value->empty();
   }
 
   std::vector<int32_t> eos_token_ids(int64_t vocab_size) const {
@@ -72,11 +89,22 @@ class GenerationConfig {
   json json_ = json::object();
 };
 
+// What would change the output and is not implemented.
+void warn_of_ignored(const GenerationConfig& config, const std::string& where) {
+  for (const char* key :
+       {"stop_strings", "min_new_tokens", "min_length", "no_repeat_ngram_size", "bad_words_ids",
+        "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
+        "sequence_bias", "num_beams", "typical_p", "penalty_alpha", "guidance_scale"}) {
+    if (config.asks_for(key)) spdlog::warn("{}: {} is not honoured", where, key);
+  }
+}
+
 SamplingParams default_sampling(const GenerationConfig& config, const std::string& where) {
   SamplingParams params;
   params.temperature = config.number("temperature", params.temperature);
   params.top_p = config.number("top_p", params.top_p);
-  params.top_k = static_cast<int>(std::clamp(config.number("top_k", 0), -2.0, 1e9));
+  warn_of_ignored(config, where);
+  params.top_k = config.integer("top_k", 0);
   params.min_p = config.number("min_p", params.min_p);
   params.repetition_penalty = config.number("repetition_penalty", params.repetition_penalty);
   if (config.flag("do_sample") == false) params.temperature = 0;
@@ -90,6 +118,31 @@ SamplingParams default_sampling(const GenerationConfig& config, const std::strin
   return params;
 }
 
+// The end token that tokenizer_config.json names, as a string or an object with its content.
+std::optional<int32_t> eos_of_tokenizer(const Engine& engine) {
+  const std::filesystem::path path = engine.folder / "tokenizer_config.json";
+  if (!engine.tokenizer || !file_exists(path)) return std::nullopt;
+  const json config = read_json(path);
+  if (!config.is_object()) return std::nullopt;  // the chat template's reader says so
+  if (config.value("add_bos_token", json()) == true) {
+    spdlog::warn(
+        "{}: add_bos_token is not honoured for plain prompts; a chat template writes its "
+        "own",
+        path.string());
+  }
+  const json token = config.value("eos_token", json());
+  if (token.is_null()) return std::nullopt;
+  const json content = token.is_object() ? token.value("content", json()) : token;
+  const std::optional<int32_t> id =
+      content.is_string() ? engine.tokenizer->find(content.get<std::string>()) : std::nullopt;
+  if (id) return id;
+  throw Error({.what = "end token is not in the vocabulary",
+               .where = path.string() + ", eos_token",
+               .expected = "a token of tokenizer.json",
+               .found = token.dump().substr(0, 200),
+               .hint = {}});
+}
+
 std::vector<int32_t> stop_ids(const Engine& engine, const GenerationConfig& config) {
   std::vector<int32_t> ids = engine.model->config.eos_token_ids;
   const auto more = config.eos_token_ids(engine.model->config.vocab_size);
@@ -97,6 +150,7 @@ std::vector<int32_t> stop_ids(const Engine& engine, const GenerationConfig& conf
   if (engine.tokenizer) {
     if (const auto end_of_turn = engine.tokenizer->find(kEndOfTurn)) ids.push_back(*end_of_turn);
   }
+  if (const auto eos = eos_of_tokenizer(engine)) ids.push_back(*eos);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;
@@ -105,7 +159,7 @@ std::vector<int32_t> stop_ids(const Engine& engine, const GenerationConfig& conf
 // tokenizer.json; nothing when the folder has none.
 std::optional<text::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
                                               int64_t vocab_size) {
-  if (!std::filesystem::exists(folder / "tokenizer.json")) return std::nullopt;
+  if (!file_exists(folder / "tokenizer.json")) return std::nullopt;
   text::Tokenizer tokenizer = text::Tokenizer::load(folder);
   if (tokenizer.vocab_size() > vocab_size) {
     throw Error({.what = "the tokenizer has more tokens than the model",
@@ -118,9 +172,9 @@ std::optional<text::Tokenizer> load_tokenizer(const std::filesystem::path& folde
 }
 
 std::optional<text::ChatTemplate> load_chat_template(const std::filesystem::path& folder) {
-  bool present = std::filesystem::exists(folder / "chat_template.jinja");
+  bool present = file_exists(folder / "chat_template.jinja");
   const auto config = folder / "tokenizer_config.json";
-  if (!present && std::filesystem::exists(config)) {
+  if (!present && file_exists(config)) {
     present = read_json(config).contains("chat_template");
   }
   if (!present) return std::nullopt;
@@ -134,6 +188,13 @@ runtime::KvCacheDType kv_cache_dtype(const model::Model& model, const LoadOption
   }
   return options.runtime_kind == RuntimeKind::kReference ? runtime::KvCacheDType::kF32
                                                          : runtime::KvCacheDType::kBf16;
+}
+
+bool has_kv_scales(const model::Model& model) {
+  const auto& tensors = model.checkpoint->tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const checkpoint::TensorInfo& tensor) {
+    return tensor.name.ends_with(".k_proj.k_scale");
+  });
 }
 
 runtime::SsmCacheDType ssm_cache_dtype(const model::Model& model, const LoadOptions& options) {
@@ -162,6 +223,11 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   engine->tokenizer = load_tokenizer(folder, engine->model->config.vocab_size);
   engine->chat_template = load_chat_template(folder);
 
+  for (const std::string& note :
+       model::notes_of(engine->model->config, *engine->model->checkpoint)) {
+    spdlog::warn("{}", note);
+  }
+
   const GenerationConfig generation(folder);
   engine->stop_token_ids = stop_ids(*engine, generation);
   engine->default_sampling =
@@ -170,6 +236,10 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   runtime::Options runtime_options = options.runtime;
   runtime_options.kv_cache_dtype = kv_cache_dtype(*engine->model, options);
   runtime_options.ssm_cache_dtype = ssm_cache_dtype(*engine->model, options);
+  if (runtime_options.kv_cache_dtype == runtime::KvCacheDType::kFp8 &&
+      !has_kv_scales(*engine->model)) {
+    spdlog::warn("FP8 KV cache, but the checkpoint has no k_scale and v_scale: 1 is used");
+  }
   if (options.make_runtime) {
     engine->runtime = options.make_runtime(engine->model, runtime_options);
   } else if (options.runtime_kind == RuntimeKind::kReference) {

@@ -38,7 +38,8 @@ struct Engine {
   std::unique_ptr<runtime::Runtime> runtime;
   std::optional<text::Tokenizer> tokenizer;         // absent when the folder has none
   std::optional<text::ChatTemplate> chat_template;  // absent when the folder has none
-  // Union of config.json's and generation_config.json's eos ids and the id of <|im_end|>.
+  // Union of config.json's, generation_config.json's and tokenizer_config.json's eos tokens and
+  // <|im_end|>.
   std::vector<int32_t> stop_token_ids;
   SamplingParams default_sampling;  // from generation_config.json
 };

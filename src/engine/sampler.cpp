@@ -24,7 +24,7 @@ float checked_largest(std::span<const float> logits) {
                .found = std::isnan(maximum) || maximum < 0 ? "none that is finite" : "infinity",
                .hint = "the checkpoint or its quantization is broken; compare with "
                        "levin logits --runtime reference",
-               .exit_code = ExitCode::kMachine});
+               .exit_code = ExitCode::kBadInput});
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "engine/self_test.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
+#include "engine/sampler.h"
 
 namespace levin::engine {
 namespace {
@@ -27,6 +30,35 @@ std::vector<int32_t> prompt_of(const Engine& engine) {
         static_cast<int32_t>((7 * static_cast<int64_t>(i) + 3) % engine.model->config.vocab_size);
   }
   return ids;
+}
+
+// NaN compares as no token at all, so that noise would be drafted silently.
+void check_numbers(Engine& engine, const Request& request) {
+  runtime::Runtime& runtime = *engine.runtime;
+  const int k = request.speculation.num_speculative_tokens;
+  const std::span<const int32_t> prompt = request.prompt;
+  runtime.reset(0);
+  const auto step = static_cast<std::size_t>(runtime.options().max_extend_tokens);
+  for (std::size_t done = 0; done < prompt.size(); done += step) {
+    const runtime::Extend extend = {
+        .slot = 0, .tokens = prompt.subspan(done, std::min(step, prompt.size() - done))};
+    runtime.extend({&extend, 1});
+  }
+  const runtime::Draft draft = {
+      .slot = 0, .next_token = greedy_token(runtime.logits(0, 0)), .k = k};
+  runtime.draft({&draft, 1});
+  for (int i = 0; i < k; ++i) {
+    const auto logits = runtime.draft_logits(0, i);
+    if (std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+      continue;
+    }
+    throw Error({.what = "the draft head's logits are not numbers",
+                 .where = engine.folder.string(),
+                 .expected = "finite logits",
+                 .found = fmt::format("NaN or infinity in draft {}", i + 1),
+                 .hint = "the checkpoint's mtp.* tensors are broken; run without speculation"});
+  }
+  runtime.reset(0);
 }
 
 }  // namespace
@@ -57,6 +89,7 @@ DrafterReport drafter_self_test(Engine& engine) {
     request.prompt.resize(
         static_cast<std::size_t>(std::max<int64_t>(1, options.max_model_len / 2)));
   }
+  check_numbers(engine, request);
   const Result result = std::move(generate(engine, {&request, 1}).front());
 
   DrafterReport report;
@@ -65,6 +98,15 @@ DrafterReport drafter_self_test(Engine& engine) {
   report.mean_acceptance_length = result.speculation.mean_acceptance_length();
   report.near_floor = report.mean_acceptance_length < kAcceptanceFloor;
   return report;
+}
+
+void check_drafter(Engine& engine) {
+  const DrafterReport report = drafter_self_test(engine);
+  if (report.near_floor) {
+    spdlog::warn("{}", report.message());
+  } else {
+    spdlog::info("{}", report.message());
+  }
 }
 
 std::string DrafterReport::message() const {

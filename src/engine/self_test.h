@@ -28,7 +28,11 @@ struct DrafterReport {
 bool drafter_quantized(const model::Model& model);
 
 // Generates a few dozen greedy tokens after a fixed prompt with 3 drafts a round. Throws Error when
-// the engine has no draft head. The runtime's slots must be free.
+// the engine has no draft head, and when what it computes are not numbers. The runtime's slots must
+// be free.
 DrafterReport drafter_self_test(Engine& engine);
+
+// The self-test with its message in the log, as a warning when the drafter is no good.
+void check_drafter(Engine& engine);
 
 }  // namespace levin::engine

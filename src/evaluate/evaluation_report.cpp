@@ -85,7 +85,7 @@ std::string text_table(std::span<const TextScore> texts, double confidence) {
                    fmt::format("{:.4f}", text.baseline_perplexity()),
                    fmt::format("{:.4f}", ratio.value),
                    fmt::format("{:.4f} .. {:.4f}", ratio.low, ratio.high),
-                   fmt::format("{:.5f}", text.mean_kl()), percent(text.top1_agreement(), 2)});
+                   fmt::format("{:.3g}", text.mean_kl()), percent(text.top1_agreement(), 2)});
   }
   return table.to_string();
 }

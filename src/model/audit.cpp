@@ -80,6 +80,7 @@ class Auditor {
   void check_stored(const StoredPlan& stored, const std::string& context);
   void check_tied_head();
   void check_leftovers();
+  void check_kv_scales(const std::vector<StoredPlan>& scales, std::string_view part);
   bool is_other_modality(const TensorInfo& info) const;
   bool has_mtp() const;
 
@@ -227,6 +228,23 @@ void Auditor::check_leftovers() {
   }
 }
 
+// All layers have scales or none: absent ones mean 1, which beside others is a loss, not a choice.
+void Auditor::check_kv_scales(const std::vector<StoredPlan>& scales, std::string_view part) {
+  bool any = false;
+  std::string absent;
+  for (const StoredPlan& scale : scales) {
+    if (!scale.name.starts_with(part)) continue;
+    if (checkpoint_.find(scale.name) != nullptr) {
+      any = true;
+    } else if (absent.empty()) {
+      absent = scale.name;
+    }
+  }
+  if (any && !absent.empty()) {
+    report("KV cache scale is missing", absent, "a scale, as other layers have", "nothing", {});
+  }
+}
+
 Audit Auditor::run() {
   const nlohmann::json& json = checkpoint_.config();
   wrapped_ = (json.contains("llm_config") || json.contains("text_config")) &&
@@ -239,7 +257,9 @@ Audit Auditor::run() {
     if (tensor.mtp && (!options_.mtp || audit_.mtp_absent)) continue;
     check_tensor(tensor);
   }
-  for (const StoredPlan& scale : kv_scales(config_)) check_stored(scale, "");
+  const std::vector<StoredPlan> kv = kv_scales(config_);
+  for (const StoredPlan& scale : kv) check_stored(scale, "");
+  for (const std::string_view part : {"backbone.", "mtp."}) check_kv_scales(kv, part);
   check_tied_head();
   check_leftovers();
   for (const Fault& fault : order_) {
@@ -263,6 +283,14 @@ Audit Auditor::run() {
 
 Audit audit(const Config& config, const Checkpoint& checkpoint, const BindOptions& options) {
   return Auditor(config, checkpoint, options).run();
+}
+
+std::vector<std::string> notes_of(const Config& config, const checkpoint::Checkpoint& checkpoint) {
+  std::vector<std::string> notes = config.notes;
+  for (const auto* more : {&checkpoint.warnings(), &checkpoint.quantization().warnings}) {
+    notes.insert(notes.end(), more->begin(), more->end());
+  }
+  return notes;
 }
 
 }  // namespace levin::model

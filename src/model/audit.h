@@ -3,6 +3,7 @@
 // format than the metadata says.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -23,5 +24,8 @@ struct Audit {
 
 Audit audit(const Config& config, const checkpoint::Checkpoint& checkpoint,
             const BindOptions& options = {});
+
+// What is odd about a checkpoint but harmless, one sentence each; for logs and `levin inspect`.
+std::vector<std::string> notes_of(const Config& config, const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace levin::model

@@ -103,8 +103,15 @@ void parse_layers(const Fields& fields, const std::string& where, Config& config
     }
     config.layers = layers;
   }
-  if (config.layers.empty() && legacy != nullptr) {
-    config.layers = parse_schedule(*legacy, where + ", hybrid_override_pattern");
+  if (legacy != nullptr) {
+    const auto layers = parse_schedule(*legacy, where + ", hybrid_override_pattern");
+    if (!config.layers.empty() && layers != config.layers) {
+      config.notes.push_back(
+          fmt::format("{}: the list of layers says {}, hybrid_override_pattern {}; the list counts",
+                      where, pattern_of(config.layers), pattern_of(layers)));
+    } else {
+      config.layers = layers;
+    }
   }
   if (config.layers.empty()) {
     fields.fail("configuration has no layer schedule", "layers_block_type",
@@ -228,8 +235,8 @@ void parse_moe(const Fields& fields, Config& config) {
   config.topk_group = fields.get_int({"topk_group"}, 1, config.n_group, 1);
   config.norm_topk_prob = fields.get_bool({"norm_topk_prob"}, true);
   config.routed_scaling_factor = fields.get_number({"routed_scaling_factor"}, 1.0);
-  if (!std::isfinite(config.routed_scaling_factor) || config.routed_scaling_factor <= 0) {
-    fields.fail("routed_scaling_factor must be positive", "routed_scaling_factor", "> 0",
+  if (!(config.routed_scaling_factor > 0 && config.routed_scaling_factor < 1e6)) {
+    fields.fail("routed_scaling_factor is out of range", "routed_scaling_factor", "0 to 1e6",
                 fmt::format("{}", config.routed_scaling_factor));
   }
   check_routing(fields, config);
@@ -341,10 +348,10 @@ Config parse_config(const json& root, const std::string& file) {
                  .hint = {}});
   }
   const json& object = language_model_config(root, where);
-  const Fields fields(object, where);
+  Config config;
+  const Fields fields(object, where, &config.notes);
   check_model_type(fields);
   check_unsupported(fields);
-  Config config;
   config.vocab_size = fields.require_int({"vocab_size"}, 1, kMaxVocabulary);
   config.hidden_size = fields.require_int({"hidden_size"}, 1, kMaxWidth);
   config.max_position_embeddings = fields.require_int({"max_position_embeddings"}, 1, kMaxContext);

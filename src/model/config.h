@@ -58,6 +58,9 @@ struct Config {
   std::vector<int32_t> eos_token_ids;
   std::string torch_dtype = "bfloat16";
 
+  // Keys with two spellings that have two values, one sentence each.
+  std::vector<std::string> notes;
+
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   // mamba_num_heads * mamba_head_dim (not expand * hidden_size)
   int64_t d_inner() const { return mamba_num_heads * mamba_head_dim; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -49,11 +50,23 @@ std::optional<double> as_number(const nlohmann::json& value) {
 }
 
 const nlohmann::json* Fields::find(std::initializer_list<const char*> keys) const {
+  const nlohmann::json* first = nullptr;
+  const char* first_key = nullptr;
   for (const char* key : keys) {
     const auto place = object_.find(key);
-    if (place != object_.end() && !place->is_null()) return &*place;
+    if (place == object_.end() || place->is_null()) continue;
+    if (first == nullptr) {
+      first = &*place;
+      first_key = key;
+    } else if (notes_ != nullptr && *place != *first) {
+      std::string note = fmt::format("{}: {} is {}, {} is {}; the first counts", where_, first_key,
+                                     shown(*first), key, shown(*place));
+      if (std::find(notes_->begin(), notes_->end(), note) == notes_->end()) {
+        notes_->push_back(std::move(note));
+      }
+    }
   }
-  return nullptr;
+  return first;
 }
 
 int64_t Fields::require_int(std::initializer_list<const char*> keys, int64_t low,

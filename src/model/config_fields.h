@@ -8,14 +8,16 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace levin::model {
 
 class Fields {
  public:
-  // `object` must outlive this. `where` names its file in errors.
-  Fields(const nlohmann::json& object, std::string where)
-      : object_(object), where_(std::move(where)) {}
+  // `object` must outlive this. `where` names its file in errors. `notes` gets a sentence for every
+  // key whose spellings are both present and differ.
+  Fields(const nlohmann::json& object, std::string where, std::vector<std::string>* notes = nullptr)
+      : object_(object), where_(std::move(where)), notes_(notes) {}
 
   // The value of the first of `keys` that is present and not null; nullptr when none is.
   const nlohmann::json* find(std::initializer_list<const char*> keys) const;
@@ -35,6 +37,7 @@ class Fields {
  private:
   const nlohmann::json& object_;
   std::string where_;
+  std::vector<std::string>* notes_;
 };
 
 // A JSON number, or infinity and NaN as {"__float__": "Infinity"}; nothing for anything else.

@@ -35,8 +35,7 @@ PartSummary kv_scale_summary(const Config& config, const checkpoint::Checkpoint&
   return part;
 }
 
-void add_parts(const Config& config, const checkpoint::Checkpoint& checkpoint,
-               const std::vector<SizedTensor>& tensors, Summary& summary) {
+void add_parts(const std::vector<SizedTensor>& tensors, Summary& summary) {
   std::map<std::pair<std::string, std::string>, std::size_t> places;
   for (const SizedTensor& tensor : tensors) {
     PartSummary part = summary_of(tensor);
@@ -48,8 +47,6 @@ void add_parts(const Config& config, const checkpoint::Checkpoint& checkpoint,
       summary.parts[place->second] += part;
     }
   }
-  PartSummary scales = kv_scale_summary(config, checkpoint);
-  if (scales.tensors > 0) summary.parts.push_back(std::move(scales));
   summary.total.part = "total";
   for (const PartSummary& part : summary.parts) summary.total += part;
 }
@@ -58,10 +55,19 @@ void add_parts(const Config& config, const checkpoint::Checkpoint& checkpoint,
 
 Summary summarize(const Config& config, const checkpoint::Checkpoint& checkpoint,
                   const SummaryOptions& options) {
+  Summary summary = summarize(config, sized_tensors(config, checkpoint), options);
+  PartSummary scales = kv_scale_summary(config, checkpoint);
+  if (scales.tensors == 0) return summary;
+  summary.total += scales;
+  summary.parts.push_back(std::move(scales));
+  return summary;
+}
+
+Summary summarize(const Config& config, const std::vector<SizedTensor>& tensors,
+                  const SummaryOptions& options) {
   Summary summary;
   summary.options = options;
-  const std::vector<SizedTensor> tensors = sized_tensors(config, checkpoint);
-  add_parts(config, checkpoint, tensors, summary);
+  add_parts(tensors, summary);
   summary.active_parameters = active_parameters(config);
   StepOptions step = {.sequences = options.sequences,
                       .tokens_per_sequence = 1,

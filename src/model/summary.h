@@ -55,5 +55,8 @@ struct Summary {
 
 Summary summarize(const Config& config, const checkpoint::Checkpoint& checkpoint,
                   const SummaryOptions& options);
+// Of a checkpoint that need not exist, from the tensors it would hold.
+Summary summarize(const Config& config, const std::vector<SizedTensor>& tensors,
+                  const SummaryOptions& options);
 
 }  // namespace levin::model

@@ -14,6 +14,11 @@
 namespace levin::model {
 namespace {
 
+// No weight or activation of a model that works needs less or more; products with codes and with
+// each other stay finite in float32.
+constexpr float kLeastScale = 0x1p-126F;
+constexpr float kGreatestScale = 0x1p60F;
+
 // Looks for elements whose exponent bits are all ones. A whole chunk is reduced before anything is
 // decided, so that the loop vectorizes.
 template <typename T>
@@ -73,10 +78,10 @@ void check_finite(const TensorView& tensor, std::string_view name) {
 
 void check_scales(std::span<const float> scales, std::string_view name) {
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    if (std::isfinite(scales[i]) && scales[i] > 0) continue;
+    if (scales[i] >= kLeastScale && scales[i] <= kGreatestScale) continue;
     throw Error({.what = "scale is out of range",
                  .where = checkpoint::printable(name),
-                 .expected = "finite and greater than 0",
+                 .expected = fmt::format("{:.3g} to {:.3g}", kLeastScale, kGreatestScale),
                  .found = fmt::format("{} at element {}", scales[i], i),
                  .hint = "the checkpoint was calibrated or converted wrongly; quantize it again"});
   }

@@ -19,7 +19,7 @@ int64_t first_non_finite(const TensorView& tensor);
 // Refuses NaN and infinity.
 void check_finite(const TensorView& tensor, std::string_view name);
 
-// Refuses scales that are not finite and positive.
+// Refuses scales that are not positive, or that only broken files have.
 void check_scales(std::span<const float> scales, std::string_view name);
 
 // Refuses block scales with NaN (0x7F, 0xFF) or the sign bit: unclamped casts of some exporters.

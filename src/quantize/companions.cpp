@@ -20,26 +20,30 @@ namespace {
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHfQuantConfig = "hf_quant_config.json";
 
-bool is_copied(const fs::directory_entry& entry) {
-  const std::string name = entry.path().filename();
-  const std::string extension = entry.path().extension();
+bool is_copied(const fs::path& path) {
+  const std::string name = path.filename();
+  const std::string extension = path.extension();
   const bool weights = extension == ".safetensors" || extension == ".bin" || extension == ".pt" ||
                        extension == ".pth" || extension == ".gguf" || extension == ".h5" ||
                        extension == ".onnx" || extension == ".msgpack";
-  return entry.is_regular_file() && !name.starts_with(".") && !weights && name != "config.json" &&
-         name != kHfQuantConfig && !name.ends_with(".index.json");
+  if (weights || name.starts_with(".") || name == "config.json" || name == kHfQuantConfig ||
+      name.ends_with(".index.json") || !file_exists(path)) {
+    return false;
+  }
+  if (fs::is_regular_file(path)) return true;
+  if (fs::is_directory(path) && extension != ".json" && extension != ".jinja") return false;
+  throw Error({.what = "cannot copy what is not a regular file",
+               .where = path.string(),
+               .expected = {},
+               .found = {},
+               .hint = "mend or remove it"});
 }
 
 void copy_over(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  if (!error) return;
-  throw Error({.what = fmt::format("cannot copy file: {}", error.message()),
-               .where = from.string(),
-               .expected = {},
-               .found = {},
-               .hint = {},
-               .exit_code = ExitCode::kMachine});
+  const MappedFile source(from);
+  AtomicFile copy(to);
+  copy.write(source.bytes());
+  copy.commit();
 }
 
 void write_index(const checkpoint::Checkpoint& source, const std::vector<ShardJob>& jobs,
@@ -85,11 +89,17 @@ bool quantizes_anything(const checkpoint::WrittenQuant& quant) {
 
 }  // namespace
 
+void check_companions(const fs::path& source) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(source)) {
+    if (is_copied(entry.path())) const MappedFile readable(entry.path());
+  }
+}
+
 void write_companions(const checkpoint::Checkpoint& source, const Plan& plan,
                       const std::vector<ShardJob>& jobs, const ConvertSettings& settings,
                       const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(source.folder())) {
-    if (is_copied(entry)) copy_over(entry.path(), folder / entry.path().filename());
+    if (is_copied(entry.path())) copy_over(entry.path(), folder / entry.path().filename());
   }
   write_index(source, jobs, folder);
 

@@ -10,6 +10,10 @@
 
 namespace levin::quantize {
 
+// Throws Error for files of the source that cannot be copied: links that lead nowhere, pipes,
+// folders in place of files. For finding out before anything is written.
+void check_companions(const std::filesystem::path& source);
+
 // Writes them into `folder`, config.json last. Weights in other formats than safetensors, folders
 // and hidden files of the source are left out.
 void write_companions(const checkpoint::Checkpoint& source, const Plan& plan,

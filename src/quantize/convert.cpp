@@ -243,8 +243,9 @@ void Converter::write_codes(const SourceMatrix& weights, const MatrixEncoder& en
 
 ErrorSum Converter::encode(const Item& item, std::size_t first_part, ShardWriter& writer) {
   const LinearPlan& linear = plan_.linears[*item.linear];
+  const float amax = shared_amax(*item.linear);  // reads the matrix, too, and releases it
   const SourceMatrix weights = matrix(linear);
-  const MatrixEncoder encoder(linear, weights.width, shared_amax(*item.linear));
+  const MatrixEncoder encoder(linear, weights.width, amax);
   ErrorSum error;
   error.matrices = 1;
   error.weights = weights.rows * weights.width;
@@ -336,7 +337,7 @@ ProgressFile::Shard Converter::write_shard(const ShardJob& job, const std::files
       }
     }
     part += item.parts.size();
-    bar.advance(static_cast<int64_t>(source_.view(item.source).bytes.size()));
+    bar.advance(static_cast<int64_t>(source_.find(item.source)->bytes));
   }
   writer.commit();
   return shard;

@@ -204,6 +204,22 @@ void choose_dialect(Plan& plan) {
   }
 }
 
+// No metadata says that a checkpoint's KV cache is FP8 and nothing else.
+void require_quantized_linears(const Plan& plan) {
+  const bool any = std::any_of(plan.linears.begin(), plan.linears.end(), [](const auto& linear) {
+    return linear.quant.algo != QuantAlgo::kNone;
+  });
+  if (any) return;
+  const bool fp8_cache = plan.kv_cache() != checkpoint::KvCacheQuant::kNone;
+  throw Error({.what = "the recipe quantizes no linear",
+               .where = plan.recipe.name,
+               .expected = "a rule that turns weight quantizers on",
+               .found = fp8_cache ? "an FP8 KV cache alone" : "everything off",
+               .hint = fp8_cache ? "--kv-cache-dtype fp8 gives every checkpoint an FP8 KV cache, "
+                                   "without a conversion"
+                                 : ""});
+}
+
 std::string rule_pattern(const Plan& plan, int rule) {
   return plan.recipe.rules[static_cast<std::size_t>(rule)].quantizer_name;
 }
@@ -275,6 +291,7 @@ Plan make_plan(const model::Config& config, const Recipe& recipe) {
   std::vector<Quantizer> quantizers = list_quantizers(plan.tensors);
   plan.notes = apply_rules(plan.recipe, plan.tensors, quantizers);
   decide(quantizers, plan);
+  require_quantized_linears(plan);
   choose_dialect(plan);
   check_group_sizes(plan);
   add_notes(plan);

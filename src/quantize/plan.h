@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "codec/nvfp4.h"
 #include "model/config.h"
+#include "model/cost.h"
 #include "model/inventory.h"
 #include "quantize/recipe.h"
 
@@ -85,6 +86,11 @@ struct ClassSize {
 // Sizes by role and format, in the order of the model. With `checkpoint` the types of its tensors
 // count, otherwise those that the public checkpoints have.
 std::vector<ClassSize> class_sizes(const Plan& plan, const checkpoint::Checkpoint* checkpoint);
+
+// Every tensor of the model as the converted checkpoint stores it, for the cost model; `checkpoint`
+// as in class_sizes.
+std::vector<model::SizedTensor> planned_tensors(const Plan& plan,
+                                                const checkpoint::Checkpoint* checkpoint);
 
 // Linears with the same class, format and deciding rules.
 struct LinearGroup {

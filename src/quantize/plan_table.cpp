@@ -14,11 +14,11 @@ namespace {
 
 using checkpoint::ModuleQuant;
 using checkpoint::QuantAlgo;
-using model::StoredPlan;
 using model::TensorKind;
 using model::TensorPlan;
 
 constexpr double kGigabyte = 1e9;
+constexpr double kMegabyte = 1e6;
 
 // Type and bytes of a tensor as it is in the source; nothing when an optional one is absent.
 struct Stored {
@@ -38,12 +38,18 @@ Stored stored(const TensorPlan& tensor, const checkpoint::Checkpoint* source) {
 
 int64_t quantized_bytes(const TensorPlan& tensor, const ModuleQuant& quant,
                         model::Dialect dialect) {
-  int64_t bytes = 0;
-  for (const StoredPlan& part : model::stored_as(tensor, quant, dialect)) {
-    bytes +=
-        element_count(part.shape).value_or(0) * static_cast<int64_t>(size_of(part.dtypes.front()));
-  }
-  return bytes;
+  return static_cast<int64_t>(model::sized_tensor(tensor, quant, dialect).bytes);
+}
+
+// By index into Plan::tensors; nullptr for what is no linear.
+std::vector<const LinearPlan*> linears_by_tensor(const Plan& plan) {
+  std::vector<const LinearPlan*> linears(plan.tensors.size(), nullptr);
+  for (const LinearPlan& linear : plan.linears) linears[linear.tensor] = &linear;
+  return linears;
+}
+
+bool is_quantized(const LinearPlan* linear) {
+  return linear != nullptr && linear->quant.algo != QuantAlgo::kNone;
 }
 
 // "a.*.b.{x,y}" for names that differ in their last part only; joined by commas otherwise.
@@ -71,16 +77,14 @@ std::string rule_text(const Plan& plan, int index) {
 }  // namespace
 
 std::vector<ClassSize> class_sizes(const Plan& plan, const checkpoint::Checkpoint* checkpoint) {
-  std::vector<const LinearPlan*> linear_of(plan.tensors.size(), nullptr);
-  for (const LinearPlan& linear : plan.linears) linear_of[linear.tensor] = &linear;
-
+  const std::vector<const LinearPlan*> linear_of = linears_by_tensor(plan);
   std::vector<ClassSize> classes;
   std::map<std::pair<std::string, std::string>, std::size_t> index;
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
     const TensorPlan& tensor = plan.tensors[i];
     const Stored before = stored(tensor, checkpoint);
     if (before.bytes == 0) continue;
-    const bool quantized = linear_of[i] != nullptr && linear_of[i]->quant.algo != QuantAlgo::kNone;
+    const bool quantized = is_quantized(linear_of[i]);
     std::string format =
         quantized ? format_name(linear_of[i]->quant) : std::string(name_of(before.dtype));
     const auto key = std::pair(class_name(tensor), format);
@@ -99,6 +103,25 @@ std::vector<ClassSize> class_sizes(const Plan& plan, const checkpoint::Checkpoin
         quantized ? quantized_bytes(tensor, linear_of[i]->quant, plan.dialect) : before.bytes;
   }
   return classes;
+}
+
+std::vector<model::SizedTensor> planned_tensors(const Plan& plan,
+                                                const checkpoint::Checkpoint* checkpoint) {
+  const std::vector<const LinearPlan*> linear_of = linears_by_tensor(plan);
+  std::vector<model::SizedTensor> tensors;
+  for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+    const TensorPlan& tensor = plan.tensors[i];
+    const Stored before = stored(tensor, checkpoint);
+    if (before.bytes == 0) continue;
+    if (is_quantized(linear_of[i])) {
+      tensors.push_back(model::sized_tensor(tensor, linear_of[i]->quant, plan.dialect));
+    } else {
+      tensors.push_back({.plan = tensor,
+                         .format = std::string(name_of(before.dtype)),
+                         .bytes = static_cast<double>(before.bytes)});
+    }
+  }
+  return tensors;
 }
 
 std::vector<LinearGroup> linear_groups(const Plan& plan, const checkpoint::Checkpoint* checkpoint) {
@@ -134,13 +157,23 @@ std::vector<LinearGroup> linear_groups(const Plan& plan, const checkpoint::Check
 }
 
 std::string plan_table(const Plan& plan, const checkpoint::Checkpoint* checkpoint) {
-  std::string text = fmt::format("{:<15} {:>8} {:>9} {:>9}  {}\n", "format", "matrices",
-                                 "GB before", "GB after", "linears, and the rule that decided");
-  const auto line = [&](const std::string& format, const std::string& matrices, int64_t before,
-                        int64_t after, const std::string& what) {
+  int64_t before = 0;
+  int64_t after = 0;
+  for (const ClassSize& entry : class_sizes(plan, checkpoint)) {
+    before += entry.bytes_before;
+    after += entry.bytes_after;
+  }
+  const bool large = before >= static_cast<int64_t>(kGigabyte);
+  const double unit = large ? kGigabyte : kMegabyte;
+  const std::string unit_name = large ? "GB" : "MB";
+  std::string text =
+      fmt::format("{:<15} {:>8} {:>9} {:>9}  {}\n", "format", "matrices", unit_name + " before",
+                  unit_name + " after", "linears, and the rule that decided");
+  const auto line = [&](const std::string& format, const std::string& matrices, int64_t old_bytes,
+                        int64_t new_bytes, const std::string& what) {
     text += fmt::format("{:<15} {:>8} {:>9.3f} {:>9.3f}  {}\n", format, matrices,
-                        static_cast<double>(before) / kGigabyte,
-                        static_cast<double>(after) / kGigabyte, what);
+                        static_cast<double>(old_bytes) / unit,
+                        static_cast<double>(new_bytes) / unit, what);
   };
   for (const LinearGroup& group : linear_groups(plan, checkpoint)) {
     line(group.format, fmt::format("{}", group.matrices), group.bytes_before, group.bytes_after,
@@ -149,12 +182,6 @@ std::string plan_table(const Plan& plan, const checkpoint::Checkpoint* checkpoin
     if (group.input_rule != group.weight_rule) {
       text += fmt::format("{:>45} inputs by {}\n", "", group.input_rule);
     }
-  }
-  int64_t before = 0;
-  int64_t after = 0;
-  for (const ClassSize& entry : class_sizes(plan, checkpoint)) {
-    before += entry.bytes_before;
-    after += entry.bytes_after;
   }
   line("in all", "", before, after,
        "with what is never quantized: embeddings, routers, convolutions, norms");

@@ -1,12 +1,7 @@
 #include "quantize/progress_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -31,16 +26,31 @@ std::string differences(const nlohmann::json& ours, const nlohmann::json& theirs
   return fmt::format("{}", fmt::join(keys, ", "));
 }
 
-void create_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (!error) return;
-  throw Error({.what = fmt::format("cannot create folder: {}", error.message()),
-               .where = folder.string(),
-               .expected = {},
-               .found = {},
-               .hint = {},
-               .exit_code = ExitCode::kMachine});
+// Names of the source's files need not be UTF-8.
+std::string to_text(const nlohmann::json& json) {
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// What a killed run had begun to write and not finished.
+void remove_partial_files(const fs::path& folder) {
+  std::vector<fs::path> partial;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".partial") partial.push_back(entry.path());
+  }
+  for (const fs::path& file : partial) fs::remove(file, ignored);
+}
+
+constexpr const char* kStartOver = "start over with --overwrite";
+
+nlohmann::json read_record(const fs::path& path) {
+  try {
+    return read_json(path);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.hint = kStartOver;
+    throw Error(parts);
+  }
 }
 
 }  // namespace
@@ -50,18 +60,18 @@ bool ProgressFile::exists(const fs::path& output) {
   return fs::exists(output / kFolder / kRecord, ignored);
 }
 
-ProgressFile::Lock::~Lock() {
-  if (descriptor >= 0) ::close(descriptor);
-}
-
-ProgressFile::ProgressFile(const fs::path& output, nlohmann::json identity, bool discard)
-    : folder_(output / kFolder), files_(folder_ / kFiles), identity_(std::move(identity)) {
+ProgressFile::ProgressFile(const fs::path& output, const nlohmann::json& identity, bool discard)
+    : folder_(output / kFolder),
+      files_(folder_ / kFiles),
+      identity_(nlohmann::json::parse(to_text(identity))) {
   create_folder(folder_);
-  lock();
+  lock_.emplace(folder_ / kLock);
   if (!exists(output)) {
     start_over();
     return;
   }
+  create_folder(files_);
+  remove_partial_files(files_);
   try {
     read();
     resumed_ = true;
@@ -69,22 +79,6 @@ ProgressFile::ProgressFile(const fs::path& output, nlohmann::json identity, bool
     if (!discard) throw;
     start_over();
   }
-}
-
-// The lock goes with the process, however that ends.
-void ProgressFile::lock() {
-  const fs::path path = folder_ / kLock;
-  lock_.descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_.descriptor >= 0 && ::flock(lock_.descriptor, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  const bool taken = error == EWOULDBLOCK;
-  throw Error({.what = taken ? "another process is writing to the output folder"
-                             : fmt::format("cannot lock file: {}", std::strerror(error)),
-               .where = path.string(),
-               .expected = {},
-               .found = {},
-               .hint = taken ? "wait for it, or choose another folder" : "",
-               .exit_code = ExitCode::kMachine});
 }
 
 void ProgressFile::start_over() {
@@ -99,7 +93,7 @@ void ProgressFile::start_over() {
 
 void ProgressFile::read() {
   const fs::path path = folder_ / kRecord;
-  const nlohmann::json record = read_json(path);
+  const nlohmann::json record = read_record(path);
   try {
     const nlohmann::json& theirs = record.at("identity");
     if (theirs != identity_) {
@@ -128,7 +122,7 @@ void ProgressFile::read() {
                  .where = path.string(),
                  .expected = {},
                  .found = e.what(),
-                 .hint = "start over with --overwrite"});
+                 .hint = kStartOver});
   }
 }
 
@@ -143,7 +137,7 @@ void ProgressFile::write() const {
                                  {"stage", kStages[static_cast<std::size_t>(stage_)]},
                                  {"calibration", calibration_},
                                  {"shards", std::move(shards)}};
-  write_text(folder_ / kRecord, record.dump(1));
+  write_text(folder_ / kRecord, to_text(record));
 }
 
 void ProgressFile::set_calibration(nlohmann::json calibration) {

@@ -10,9 +10,11 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/files.h"
 #include "quantize/errors.h"
 
 namespace levin::quantize {
@@ -37,7 +39,7 @@ class ProgressFile {
   // bytes of the result; a record with another identity, or a damaged one, is an Error that says
   // so, unless `discard` is set: then it is removed with everything that it covers.
   // Throws Error, too, when another process is writing there.
-  ProgressFile(const std::filesystem::path& output, nlohmann::json identity, bool discard);
+  ProgressFile(const std::filesystem::path& output, const nlohmann::json& identity, bool discard);
   ProgressFile(const ProgressFile&) = delete;
   ProgressFile& operator=(const ProgressFile&) = delete;
 
@@ -59,16 +61,6 @@ class ProgressFile {
   static bool exists(const std::filesystem::path& output);
 
  private:
-  // Lets go of the lock even when the constructor throws.
-  struct Lock {
-    Lock() = default;
-    ~Lock();
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-    int descriptor = -1;
-  };
-
-  void lock();
   void read();
   void start_over();
   void write() const;
@@ -80,7 +72,7 @@ class ProgressFile {
   std::map<std::string, Shard> shards_;
   Stage stage_ = Stage::kConvert;
   bool resumed_ = false;
-  Lock lock_;
+  std::optional<FileLock> lock_;
 };
 
 }  // namespace levin::quantize

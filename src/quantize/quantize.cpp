@@ -14,6 +14,7 @@
 #include "core/files.h"
 #include "core/thread_team.h"
 #include "model/audit.h"
+#include "quantize/companions.h"
 #include "quantize/progress_file.h"
 #include "runtime/runtime.h"
 #include "text/tokenizer.h"
@@ -80,25 +81,46 @@ void check_output(const Options& options) {
     bad_input("output folder is the model's own folder", options.output.string(), {},
               "choose another folder");
   }
-  if (options.overwrite || !fs::exists(options.output, error)) return;
-  if (!fs::is_directory(options.output, error)) {
-    bad_input("output is not a folder", options.output.string(), {}, {});
+  if (!file_exists(options.output)) return;
+  const fs::file_status status = fs::status(options.output, error);
+  if (!fs::is_directory(status)) {
+    bad_input("output is not a folder", options.output.string(), error ? error.message() : "", {});
+  }
+  if (fs::is_symlink(options.output / ProgressFile::kFolder, error)) {
+    bad_input("working folder is a symbolic link",
+              (options.output / ProgressFile::kFolder).string(), {}, "remove it");
+  }
+  for (const fs::directory_entry& entry : fs::directory_iterator(options.output)) {
+    if (!entry.is_directory() || !entry.path().has_extension()) continue;
+    if (entry.path().filename() == ProgressFile::kFolder) continue;
+    // Found after the old checkpoint is gone, it would be too late.
+    bad_input("a folder may be in the way of a file", entry.path().string(), {},
+              "move it elsewhere, or choose another output folder");
   }
   if (ProgressFile::exists(options.output)) return;
+  if (options.overwrite && checkpoint::holds_checkpoint(options.output)) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(options.output)) {
     // Without a record in it, from a run that was killed before it did anything.
     if (entry.path().filename() == ProgressFile::kFolder) continue;
     bad_input("output folder is not empty", options.output.string(),
               entry.path().filename().string(),
-              "choose another folder, or replace the checkpoint in it with --overwrite");
+              options.overwrite ? "there is no checkpoint in it to replace; choose another folder"
+                                : "choose another folder, or replace the checkpoint in it with "
+                                  "--overwrite");
   }
 }
 
-void check_options(const Options& options, const Plan& plan) {
+void check_options(const Options& options, const Plan& plan, const checkpoint::Checkpoint& source) {
   if (options.memory_bytes < kMinMemory) {
     bad_input("memory bound is too small", "--memory",
               fmt::format("{} bytes", options.memory_bytes),
               fmt::format("give at least {} MB", kMinMemory >> 20));
+  }
+  const auto copies = static_cast<int64_t>(source.largest_copy());
+  if (kBaseMemory + copies + (int64_t{1} << 20) > options.memory_bytes) {
+    bad_input("memory bound is too small for a tensor that is not aligned in its file", "--memory",
+              fmt::format("{} bytes", options.memory_bytes),
+              fmt::format("give at least {} MB", ((kBaseMemory + copies) >> 20) + 2));
   }
   if (!plan.needs_calibration() || options.calibration) return;
   const auto calibrated =
@@ -117,8 +139,8 @@ void check_space(const fs::path& output, uint64_t needed) {
   if (error || space.available >= needed) return;
   throw Error({.what = "not enough space on the disk",
                .where = output.string(),
-               .expected = fmt::format("{:.2f} GB", static_cast<double>(needed) / 1e9),
-               .found = fmt::format("{:.2f} GB free", static_cast<double>(space.available) / 1e9),
+               .expected = fmt::format("{:.1f} MB", static_cast<double>(needed) / 1e6),
+               .found = fmt::format("{:.1f} MB free", static_cast<double>(space.available) / 1e6),
                .hint = "free some space and run the same command again",
                .exit_code = ExitCode::kMachine});
 }
@@ -164,12 +186,24 @@ std::optional<Calibration> calibrated(const Options& options, const Source& sour
 }
 
 // Half of what the base leaves: a piece of the source, mapped, and its codes.
-int64_t chunk_bytes(int64_t memory) {
-  return std::clamp((memory - kBaseMemory) / 4, int64_t{1} << 20, kMaxChunk);
+int64_t chunk_bytes(int64_t memory, int64_t copies) {
+  return std::clamp((memory - kBaseMemory - copies) / 4, int64_t{1} << 20, kMaxChunk);
+}
+
+// Every file of the checkpoint is still to be moved into OUT, or there already.
+void check_nothing_lost(const Options& options, const ProgressFile& progress) {
+  std::vector<std::string> names = {"config.json"};
+  for (const auto& [name, shard] : progress.shards()) names.push_back(name);
+  for (const std::string& name : names) {
+    if (fs::exists(progress.files() / name) || fs::exists(options.output / name)) continue;
+    bad_input("files of the unfinished conversion are gone", (progress.files() / name).string(), {},
+              "start over with --overwrite");
+  }
 }
 
 void finish(const Options& options, ProgressFile& progress) {
   using Stage = ProgressFile::Stage;
+  check_nothing_lost(options, progress);
   if (progress.stage() == Stage::kConvert) progress.set_stage(Stage::kRetire);
   if (progress.stage() == Stage::kRetire) {
     checkpoint::retire_checkpoint(options.output);
@@ -180,6 +214,39 @@ void finish(const Options& options, ProgressFile& progress) {
     checkpoint::publish(progress.files(), options.output);
   }
   progress.remove();
+}
+
+// Converts, or goes on converting.
+Result run(const Options& options, Source source, ProgressFile& progress,
+           std::chrono::steady_clock::time_point start) {
+  Result result;
+  result.resumed = progress.resumed();
+  result.shards_reused = static_cast<int>(progress.shards().size());
+  uint64_t finished = 0;
+  for (const auto& [name, shard] : progress.shards()) finished += shard.bytes;
+  const uint64_t all = output_bytes(*source.checkpoint, source.plan);
+  if (progress.stage() == ProgressFile::Stage::kConvert) {
+    check_space(options.output, all - std::min(all, finished));
+  }
+
+  result.calibration = calibrated(options, source, progress);
+  if (progress.stage() == ProgressFile::Stage::kConvert) {
+    ConvertSettings settings;
+    settings.threads = options.threads > 0 ? options.threads : available_cores();
+    settings.chunk_bytes =
+        chunk_bytes(options.memory_bytes, static_cast<int64_t>(source.checkpoint->largest_copy()));
+    settings.producer_version = options.version;
+    convert(*source.checkpoint, source.plan,
+            result.calibration ? result.calibration->scales : MeasuredScales{}, settings, progress);
+  }
+  result.conversion = conversion_of(*source.checkpoint, source.plan, progress);
+  finish(options, progress);
+
+  result.bytes_before = result.conversion.tensor_bytes_read;
+  result.bytes_after = result.conversion.tensor_bytes_written;
+  result.plan = std::move(source.plan);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
 }
 
 }  // namespace
@@ -207,38 +274,25 @@ Source open_source(const fs::path& model, const std::string& recipe, model::Load
 
 Result quantize(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
+  std::error_code ignored;
+  const bool existed = fs::exists(options.output, ignored);
   check_output(options);
   Source source = open_source(options.model, options.recipe, model::LoadFormat::kAuto);
-  check_options(options, source.plan);
+  check_options(options, source.plan, *source.checkpoint);
+  check_companions(options.model);
 
   ProgressFile progress(options.output, identity_of(options, source.plan), options.overwrite);
-  Result result;
-  result.resumed = progress.resumed();
-  result.shards_reused = static_cast<int>(progress.shards().size());
-  uint64_t finished = 0;
-  for (const auto& [name, shard] : progress.shards()) finished += shard.bytes;
-  const uint64_t all = output_bytes(*source.checkpoint, source.plan);
-  if (progress.stage() == ProgressFile::Stage::kConvert) {
-    check_space(options.output, all - std::min(all, finished));
+  try {
+    return run(options, std::move(source), progress, start);
+  } catch (const Error& error) {
+    // Bad input cannot be gone on with; nothing done yet is nothing to leave behind.
+    if (error.exit_code() == ExitCode::kBadInput && !progress.resumed() &&
+        progress.shards().empty() && progress.calibration().is_null()) {
+      progress.remove();
+      if (!existed) fs::remove(options.output, ignored);
+    }
+    throw;
   }
-
-  result.calibration = calibrated(options, source, progress);
-  if (progress.stage() == ProgressFile::Stage::kConvert) {
-    ConvertSettings settings;
-    settings.threads = options.threads > 0 ? options.threads : available_cores();
-    settings.chunk_bytes = chunk_bytes(options.memory_bytes);
-    settings.producer_version = options.version;
-    convert(*source.checkpoint, source.plan,
-            result.calibration ? result.calibration->scales : MeasuredScales{}, settings, progress);
-  }
-  result.conversion = conversion_of(*source.checkpoint, source.plan, progress);
-  finish(options, progress);
-
-  result.bytes_before = result.conversion.tensor_bytes_read;
-  result.bytes_after = result.conversion.tensor_bytes_written;
-  result.plan = std::move(source.plan);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return result;
 }
 
 }  // namespace levin::quantize

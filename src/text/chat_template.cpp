@@ -48,19 +48,27 @@ void check_utf8(std::string_view text, const std::string& where, const std::stri
 }
 
 // A token is written as a string, or as an object with its content.
-ordered_json special_tokens(const json& config) {
+ordered_json special_tokens(const json& config, const std::string& where) {
   ordered_json tokens = ordered_json::object();
   for (const char* name : kSpecialTokens) {
     const json token = config.value(name, json());
     const json content = token.is_object() ? token.value("content", json()) : token;
-    if (content.is_string()) tokens[name] = content.get<std::string>();
+    if (content.is_string()) {
+      tokens[name] = content.get<std::string>();
+    } else if (!token.is_null()) {
+      throw Error({.what = "special token is not a token",
+                   .where = fmt::format("{}, {}", where, name),
+                   .expected = "a string, or an object with a string \"content\"",
+                   .found = token.dump().substr(0, 200),
+                   .hint = {}});
+    }
   }
   return tokens;
 }
 
 json read_tokenizer_config(const fs::path& folder) {
   const fs::path path = folder / "tokenizer_config.json";
-  if (!fs::exists(path)) return json::object();
+  if (!file_exists(path)) return json::object();
   json config = read_json(path);
   if (!config.is_object()) {
     throw Error({.what = "not a JSON object",
@@ -107,7 +115,7 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 ChatTemplate ChatTemplate::load(const fs::path& folder) {
   const fs::path path = folder / "chat_template.jinja";
-  if (fs::exists(path)) return parse(read_text(path, kMaxTemplateBytes), path.string(), folder);
+  if (file_exists(path)) return parse(read_text(path, kMaxTemplateBytes), path.string(), folder);
   const std::string where = (folder / "tokenizer_config.json").string() + ": chat_template";
   return parse(template_of(read_tokenizer_config(folder), folder), where, folder);
 }
@@ -115,7 +123,8 @@ ChatTemplate ChatTemplate::load(const fs::path& folder) {
 ChatTemplate ChatTemplate::parse(std::string_view source, const std::string& where,
                                  const fs::path& folder) {
   ChatTemplate result = parse(source, where);
-  result.impl_->defaults.update(special_tokens(read_tokenizer_config(folder)));
+  result.impl_->defaults.update(
+      special_tokens(read_tokenizer_config(folder), (folder / "tokenizer_config.json").string()));
   return result;
 }
 

@@ -36,7 +36,8 @@ class Tokenizer {
   // The bytes of one id.
   std::string_view bytes_of(int32_t id) const;
   bool is_special(int32_t id) const;
-  // The id of an added or vocabulary token by its content, as it stands in text: " the", not "Ġthe".
+  // The id of an added or vocabulary token by its content, as it stands in text: " the", not
+  // "Ġthe".
   std::optional<int32_t> find(std::string_view content) const;
   int32_t vocab_size() const;
 

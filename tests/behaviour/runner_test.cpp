@@ -36,6 +36,8 @@ struct Case {
   std::string whole_output;
   bool has_whole_output = false;
   std::map<std::string, std::string> output_json;  // JSON pointer -> JSON text
+  std::string output_to;                           // instead of a file that is looked at
+  std::vector<std::string> kept;                   // of `files`
   std::vector<std::string> absent;
   int seconds = 120;
 };
@@ -54,9 +56,9 @@ std::string bytes_of(const YAML::Node& node) {
 }
 
 Case read_case(const YAML::Node& node, const std::string& file) {
-  static const std::set<std::string> kKeys = {"name",        "files",  "run",    "stdin",
-                                              "exit",        "stdout", "stderr", "stdout_equals",
-                                              "stdout_json", "absent", "seconds"};
+  static const std::set<std::string> kKeys = {
+      "name",          "files",       "run",    "stdin",   "exit", "stdout",   "stderr",
+      "stdout_equals", "stdout_json", "absent", "seconds", "kept", "stdout_to"};
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     if (kKeys.count(key) == 0) throw YAML::Exception(entry.first.Mark(), "unknown key " + key);
@@ -76,6 +78,8 @@ Case read_case(const YAML::Node& node, const std::string& file) {
   if (node["stdout_json"]) {
     one.output_json = node["stdout_json"].as<std::map<std::string, std::string>>();
   }
+  one.output_to = node["stdout_to"].as<std::string>("");
+  one.kept = node["kept"].as<Texts>(Texts());
   one.absent = node["absent"].as<Texts>(Texts());
   one.seconds = node["seconds"].as<int>(120);
   return one;
@@ -205,9 +209,10 @@ TEST_P(Behaviour, Case) {
   std::vector<std::string> arguments;
   for (const std::string& word : one.run) arguments.push_back(filled_in(word, folder.path()));
 
-  const int code =
-      run_levin(arguments, input, streams.path() / "out", streams.path() / "err", one.seconds);
-  const std::string output = content_of(streams.path() / "out");
+  const fs::path output_file =
+      one.output_to.empty() ? streams.path() / "out" : fs::path(one.output_to);
+  const int code = run_levin(arguments, input, output_file, streams.path() / "err", one.seconds);
+  const std::string output = one.output_to.empty() ? content_of(output_file) : "";
   const std::string errors = content_of(streams.path() / "err");
   SCOPED_TRACE("stdout:\n" + output + "\nstderr:\n" + errors);
   EXPECT_EQ(code, one.exit);
@@ -221,6 +226,9 @@ TEST_P(Behaviour, Case) {
     EXPECT_EQ(output, filled_in(one.whole_output, folder.path()));
   }
   check_json(output, one.output_json);
+  for (const std::string& name : one.kept) {
+    EXPECT_EQ(content_of(folder.path() / name), one.files.at(name)) << name;
+  }
   for (const std::string& path : one.absent) {
     EXPECT_FALSE(fs::exists(filled_in(path, folder.path()))) << path;
   }

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/error.h"
 #include "core/files.h"
 #include "core/progress.h"
 
@@ -90,6 +91,10 @@ TEST_F(LadderTest, ClimbsAndResumes) {
   for (const char* part : {"timing", "texts", "tasks", "gate"}) {
     EXPECT_EQ(after.at(part).dump(), before.at(part).dump()) << part;
   }
+
+  // Results of one checkpoint must not stand beside the size of another.
+  write_text(out_ / "checkpoints/int4-g64/notes.txt", "edited");
+  EXPECT_THROW(climb(options("int4-g64,7")), Error);
 }
 
 TEST_F(LadderTest, OtherSettingsAreEvaluatedAgain) {

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+
 namespace levin::bench {
 namespace {
 
@@ -53,6 +55,17 @@ TEST_F(ResultStoreTest, LeavesNoTemporaryFiles) {
   ResultStore store(folder_);
   store.put("a", "1", {{"value", 1}});
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(ResultStoreTest, OnlyItsOwnFoldersAreWrittenTo) {
+  EXPECT_NO_THROW(require_own_folder(folder_ / "new"));
+  EXPECT_NO_THROW(require_own_folder(folder_));  // empty
+  write("mine", "precious");
+  EXPECT_THROW(require_own_folder(folder_), Error);
+  EXPECT_THROW(require_own_folder(folder_ / "mine"), Error);
+  { const FileLock lock = claim_folder(folder_ / "new"); }
+  std::ofstream(folder_ / "new/report.html") << "x";
+  EXPECT_NO_THROW(require_own_folder(folder_ / "new"));
 }
 
 TEST(Key, PartsCannotRunIntoEachOther) {

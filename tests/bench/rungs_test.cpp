@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "quantize/recipe.h"
 
 namespace levin::bench {
 namespace {
@@ -18,8 +19,8 @@ std::vector<std::string> ids(const std::vector<Rung>& rungs) {
 
 TEST(Rungs, AllInOrder) {
   EXPECT_THAT(ids(all_rungs(true)), ElementsAre("0", "1", "2", "3", "4", "5", "6", "7", "int4-g64",
-                                                "nvfp4-aggressive-mse"));
-  EXPECT_THAT(choose_rungs(all_rungs(true), ""), testing::SizeIs(10));
+                                                "nvfp4-aggressive-mse", "tiny-smallest-pass"));
+  EXPECT_THAT(choose_rungs(all_rungs(true), ""), testing::SizeIs(11));
 }
 
 TEST(Rungs, OnlyTheFusedRungIsOutOfReachWithAHead) {
@@ -44,6 +45,19 @@ TEST(Rungs, OtherWordsAreRecipes) {
   EXPECT_EQ(chosen[1].recipe, "fp8");
   EXPECT_EQ(chosen[2].recipe, "mine/best.yaml");
   EXPECT_EQ(chosen[2].title, "best");
+}
+
+TEST(Rungs, RecipesAreAllShippedOnesOnce) {
+  const auto chosen = choose_rungs(all_rungs(true), "recipes");
+  ASSERT_EQ(chosen.size(), 1 + quantize::shipped_recipes().size());
+  EXPECT_EQ(chosen[0].id, "0");
+  for (std::size_t i = 1; i < chosen.size(); ++i) {
+    EXPECT_EQ(chosen[i].recipe, quantize::shipped_recipes()[i - 1]);
+    EXPECT_EQ(chosen[i].k, 0);
+  }
+  const auto more = choose_rungs(all_rungs(true), "int4-g64,mine.yaml,recipes");
+  EXPECT_EQ(more.size(), chosen.size() + 1);
+  EXPECT_EQ(more[1].id, "int4-g64");
 }
 
 TEST(Rungs, RefusesNonsense) {

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "checkpoint/checkpoint.h"
@@ -278,6 +280,31 @@ TEST(Folder, MisalignedTensorsAreReadable) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Folder, CopiesOfMisalignedTensorsGoWithTheirLastByte) {
+  const TempFolder folder;
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  test::write_checkpoint(folder.path(), kConfig,
+                         {filled_tensor("a.weight", DType::kU8, {5}, 9),
+                          filled_tensor("b.weight", DType::kF32, {kBytes / 4}, 1)});
+  const auto checkpoint = Checkpoint::open(folder.path());
+  EXPECT_EQ(checkpoint->largest_copy(), kBytes);
+  const auto resident = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
+    }
+    return 0ULL;
+  };
+  const std::string before = bytes_of(*checkpoint, "b.weight");
+  const auto with_copy = resident();
+  const TensorView view = checkpoint->view("b.weight");
+  checkpoint->release(view.bytes.first(kBytes / 2));
+  EXPECT_EQ(view.as<uint32_t>().size(), kBytes / 4);  // still there
+  checkpoint->release(view.bytes.subspan(kBytes / 2));
+  EXPECT_LT(resident() + kBytes / 2, with_copy);
+  EXPECT_EQ(bytes_of(*checkpoint, "b.weight"), before);
 }
 
 TEST(Folder, ReleasedBytesAreReadAgain) {

@@ -182,6 +182,32 @@ TEST(ModelOpt, DisagreementOnAModuleIsAContradiction) {
                           HasSubstr("hf_quant_config.json says W4A16_NVFP4")));
 }
 
+TEST(ModelOpt, AlgorithmOfAllBesideOthersIsAContradiction) {
+  for (const char* algo : {"FP8", "NVFP4", "W4A16_NVFP4"}) {
+    json config = mixed_config();
+    config["quantization_config"]["quant_algo"] = algo;
+    EXPECT_THAT(merge_quant_metadata(config, nullptr).contradictions,
+                ::testing::Contains(HasSubstr(std::string("quant_algo ") + algo)));
+    EXPECT_THAT(merge_quant_metadata(config, mixed_hf()).contradictions,
+                ::testing::Contains(HasSubstr("hf_quant_config.json says MIXED_PRECISION")));
+  }
+}
+
+TEST(ModelOpt, OneFileAloneIsAWarning) {
+  EXPECT_THAT(merge_quant_metadata(json::object(), mixed_hf()).warnings,
+              ::testing::Contains(HasSubstr("only hf_quant_config.json")));
+}
+
+TEST(ModelOpt, OptionsThatChangeTheWeightsAreRefused) {
+  for (const char* key : {"sparsity_config", "transform_config"}) {
+    json config = mixed_config();
+    config["quantization_config"][key] = json::object();
+    EXPECT_NO_THROW(merge_quant_metadata(config, nullptr));
+    config["quantization_config"][key] = {{"format", "2:4"}};
+    EXPECT_THAT(refusal(config), HasSubstr(key));
+  }
+}
+
 TEST(ModelOpt, AModuleOnlyOnePlaceListsIsAContradiction) {
   json hf = mixed_hf();
   hf["quantization"]["quantized_layers"].erase(kInProj);

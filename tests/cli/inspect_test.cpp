@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -55,6 +56,67 @@ TEST(Inspect, Lightning) {
   EXPECT_EQ(out["memory"]["kv_bytes_per_token"], 6144);
   EXPECT_EQ(out["memory"]["recurrent_bytes_per_sequence"], 49082368);
   EXPECT_EQ(out["good"], true);
+}
+
+// The plan without quantizing, and the sums of the checkpoint that it would make.
+TEST(Inspect, RecipeShowsThePlanAndItsCosts) {
+  const std::vector<std::string> lightning = {kSource + "/configs/nemotron-3.5-lightning-30b-a3b",
+                                              "--load-format", "dummy", "--recipe"};
+  const auto planned = [&](const std::string& recipe, bool as_json) {
+    std::vector<std::string> arguments = lightning;
+    arguments.push_back(recipe);
+    if (as_json) arguments.emplace_back("--json");
+    return inspect(arguments).text;
+  };
+  const std::string text = planned("w4a4-full", false);
+  for (const char* part : {"as planned by w4a4-full", "NVFP4 W4A4          5888",
+                           "'*mixer.experts.*weight_quantizer'", "19.909 GB"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const json int4 = json::parse(planned("int4-g64", true));
+  EXPECT_EQ(int4["plan"]["recipe"], "int4-g64");
+  EXPECT_NEAR(int4["bytes"], 20.49e9, 0.005e9);
+  EXPECT_LT(int4["decode_step"]["bytes"], 3e9);
+  EXPECT_EQ(int4["memory"]["kv_bytes_per_token"], 6144);
+  const json aggressive = json::parse(planned("nvfp4-aggressive-mse", true));
+  EXPECT_EQ(aggressive["memory"]["kv_bytes_per_token"], 3072);
+}
+
+// Parts of the plan, as docs/recipes.md shows them.
+TEST(Inspect, RecipeReproducesThePublishedSizes) {
+  const auto sizes = [](const std::string& recipe) {
+    const json out = json::parse(inspect({kSource + "/configs/nemotron-3.5-lightning-30b-a3b",
+                                          "--load-format", "dummy", "--recipe", recipe, "--json"})
+                                     .text);
+    std::map<std::string, double> gigabytes;
+    for (const json& part : out["parts"]) {
+      const std::string name = part["part"];
+      gigabytes[name.starts_with("mtp") ? "mtp" : name] += part["bytes"].get<double>() / 1e9;
+      gigabytes["all"] += part["bytes"].get<double>() / 1e9;
+    }
+    return gigabytes;
+  };
+  constexpr double kHalf = 0.0051;  // the published figures have two digits
+  auto int4 = sizes("int4-g64");
+  EXPECT_NEAR(int4["routed experts"], 15.61, kHalf);
+  EXPECT_NEAR(int4["mamba"] + int4["attention"], 0.55, kHalf);
+  EXPECT_NEAR(int4["shared experts"], 0.24, kHalf);
+  EXPECT_NEAR(int4["mtp"], 2.67, kHalf);
+  EXPECT_NEAR(int4["embeddings"] + int4["lm_head"], 1.41, kHalf);
+  EXPECT_NEAR(int4["router"], 0.02, kHalf);
+  EXPECT_NEAR(int4["all"], 20.49, kHalf);
+  EXPECT_NEAR(sizes("w4a4-full")["all"], 19.9, 0.051);
+}
+
+TEST(Inspect, RecipeOnTheTinyModelSaysWhatQuantizingWrites) {
+  const json plan =
+      json::parse(inspect({kSource + "/models/tiny", "--recipe", "fp8", "--json"}).text);
+  const json plain = json::parse(inspect({kSource + "/models/tiny", "--json"}).text);
+  EXPECT_EQ(plain["tensors"], 335);
+  EXPECT_GT(plan["tensors"], 335);  // scales
+  EXPECT_LT(plan["bytes"], plain["bytes"]);
+  EXPECT_LT(plan["decode_step"]["bytes"], plain["decode_step"]["bytes"]);
+  EXPECT_THROW(inspect({kSource + "/models/tiny", "--recipe", "no-such"}), Error);
 }
 
 TEST(Inspect, FlagsChangeTheStep) {

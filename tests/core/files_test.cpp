@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -91,20 +93,80 @@ TEST(AtomicFileTest, KeepsTheOldFileUntilCommit) {
   EXPECT_EQ(read_text(folder / "out"), "new");
 }
 
-TEST(AtomicFileTest, ErrorsAreTheMachines) {
+TEST(AtomicFileTest, RefusesWhatItMustNotReplace) {
   const TempFolder folder;
-  EXPECT_EQ(error_of([&] { AtomicFile(folder / "no/such/folder/out"); }).exit_code(),
-            ExitCode::kMachine);
-  if (!std::filesystem::exists("/dev/full")) return;
-  // A device without room: the write, not the commit, must say so.
-  std::filesystem::create_symlink("/dev/full", folder / "out.partial");
-  const Error full = error_of([&] {
-    AtomicFile file(folder / "out");
-    file.write(std::string(1 << 20, 'x'));
-    file.commit();
-  });
-  EXPECT_EQ(full.exit_code(), ExitCode::kMachine);
-  EXPECT_THAT(full.what(), HasSubstr("No space left"));
+  EXPECT_THAT(error_of([&] { AtomicFile(folder / "no/such/folder/out"); }).what(),
+              HasSubstr("no folder to write the file into"));
+  EXPECT_THAT(error_of([&] { AtomicFile("/dev/null"); }).what(), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { AtomicFile(folder.path()); }).what(), HasSubstr("not a regular file"));
+  write_text(folder / "mine", "precious");
+  EXPECT_THAT(error_of([&] { AtomicFile(folder / "mine", Existing::kRefuse); }).what(),
+              HasSubstr("output file exists"));
+  // Also when it appears in between.
+  AtomicFile late(folder / "late", Existing::kRefuse);
+  late.write("ours");
+  write_text(folder / "late", "theirs");
+  EXPECT_THAT(error_of([&] { late.commit(); }).what(), HasSubstr("File exists"));
+  EXPECT_EQ(read_text(folder / "late"), "theirs");
+}
+
+TEST(AtomicFileTest, TouchesNoOtherFileAndFollowsLinks) {
+  const TempFolder folder;
+  write_text(folder / "out.partial", "precious");
+  std::filesystem::create_symlink("target", folder / "out");
+  write_text(folder / "out", "new");
+  EXPECT_EQ(read_text(folder / "out.partial"), "precious");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "out"));
+  EXPECT_EQ(read_text(folder / "target"), "new");
+  EXPECT_EQ(entries(folder), 3U);
+}
+
+// A limit on the size of files stands in for a full disk: the same code path, without root.
+TEST(AtomicFileTest, FullDisksAreTheMachines) {
+  const TempFolder folder;
+  std::signal(SIGXFSZ, SIG_IGN);
+  ::rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const ::rlimit limit{1 << 16, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  const auto write_much = [&](bool reserve) {
+    return error_of([&] {
+      AtomicFile file(folder / "out");
+      if (reserve) file.reserve(1 << 20);
+      file.write(std::string(1 << 20, 'x'));
+    });
+  };
+  const Error reserved = write_much(true);
+  const Error written = write_much(false);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  for (const Error& error : {reserved, written}) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
+    EXPECT_THAT(error.what(), HasSubstr("File too large"));
+  }
+  EXPECT_EQ(entries(folder), 0U);
+}
+
+TEST(FileExists, LinksThatLeadNowhereAreErrors) {
+  const TempFolder folder;
+  EXPECT_FALSE(file_exists(folder / "none"));
+  std::filesystem::create_symlink("none", folder / "dangling");
+  EXPECT_THAT(error_of([&] { file_exists(folder / "dangling"); }).what(),
+              HasSubstr("symbolic link leads nowhere"));
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_THAT(error_of([&] { file_exists(folder / "loop"); }).what(),
+              HasSubstr("Too many levels of symbolic links"));
+  write_text(folder / "file", "x");
+  EXPECT_TRUE(file_exists(folder / "file"));
+}
+
+TEST(FileLock, IsHeldOnce) {
+  const TempFolder folder;
+  {
+    const FileLock lock(folder / "lock");
+    EXPECT_THAT(error_of([&] { FileLock(folder / "lock"); }).what(), HasSubstr("another process"));
+  }
+  EXPECT_NO_THROW(FileLock(folder / "lock"));
 }
 
 TEST(ReadText, HasALimit) {

@@ -1,10 +1,14 @@
 #include "core/thread_team.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <vector>
 
+#include "core/error.h"
 #include "core/philox.h"
 #include "core/progress.h"
 
@@ -20,6 +24,25 @@ TEST(ThreadTeamTest, EveryThreadRunsOnceEachTime) {
     }
     for (const int count : runs) EXPECT_EQ(count, 200);
   }
+}
+
+// In a child: the limit would hold for the tests after this one.
+TEST(ThreadTeamTest, ThreadsThatCannotStartAreAnError) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const ::rlimit limit{std::size_t{1} << 28, std::size_t{1} << 28};  // of 8 MiB for each stack
+    ::setrlimit(RLIMIT_AS, &limit);
+    try {
+      const ThreadTeam team(1024);
+    } catch (const Error& error) {
+      ::_exit(static_cast<int>(error.exit_code()));
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::kMachine));
 }
 
 TEST(ThreadTeamTest, SizesBelowOneBecomeOne) {

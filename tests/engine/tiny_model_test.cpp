@@ -209,6 +209,21 @@ TEST_F(Folder, SelfTestReportsARandomDrafter) {
   EXPECT_NE(report.message().find("HARDLY EVER"), std::string::npos);
 }
 
+// A draft head whose bytes are broken, in an otherwise good model.
+TEST_F(Folder, SelfTestRefusesADrafterOfNoNumbers) {
+  const auto engine = load();
+  auto model = std::make_shared<model::Model>(*engine->model);
+  std::fill(model->mtp->final_layernorm.begin(), model->mtp->final_layernorm.end(), 1e38F);
+  engine->model = model;
+  engine->runtime = runtime::make_reference_runtime(model, engine->runtime->options());
+  try {
+    drafter_self_test(*engine);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("are not numbers"), std::string::npos);
+  }
+}
+
 TEST_F(Folder, GenerationConfigSetsTheDefaults) {
   write("generation_config.json",
         R"({"do_sample": true, "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1,
@@ -220,6 +235,17 @@ TEST_F(Folder, GenerationConfigSetsTheDefaults) {
   EXPECT_EQ(engine->default_sampling.min_p, 0.1);
   EXPECT_EQ(engine->default_sampling.repetition_penalty, 1.1);
   EXPECT_EQ(engine->stop_token_ids, (std::vector<int32_t>{2, 7, 11}));
+}
+
+TEST_F(Folder, EndTokenOfTheTokenizerStops) {
+  const std::string name(load()->tokenizer->bytes_of(300));
+  write("tokenizer_config.json", R"({"eos_token": {"content": ")" + name + R"("}})");
+  EXPECT_EQ(load()->stop_token_ids, (std::vector<int32_t>{2, 11, 300}));
+  for (const char* bad : {R"({"eos_token": "no such token"})", R"({"eos_token": ["a"]})",
+                          R"({"eos_token": {"content": 5}})"}) {
+    write("tokenizer_config.json", bad);
+    EXPECT_THROW(load(), Error) << bad;
+  }
 }
 
 TEST_F(Folder, BadGenerationConfigIsRefused) {

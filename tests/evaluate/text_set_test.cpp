@@ -13,8 +13,10 @@ namespace levin::evaluate {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string refusal(const std::string& name, std::string_view content) {
   const TemporaryFile file(name, content);
@@ -74,6 +76,23 @@ TEST(TokenizeText, ProseMatchesReference) {
   ASSERT_GE(stream.tokens.size(), first.size());
   EXPECT_TRUE(std::equal(first.begin(), first.end(), stream.tokens.begin()));
   EXPECT_EQ(stream.tokens.back(), 2);
+}
+
+// The other kind of shipped text, frozen: figures of perplexity are comparable only while it stays.
+TEST(TokenizeText, CodeIsAsItWasFrozen) {
+  const auto tokenizer = text::Tokenizer::load(LEVIN_SOURCE_DIR "/models/tiny");
+  const TextSet text = load_text(LEVIN_SOURCE_DIR "/evals/tiny/text/code.jsonl");
+  const TokenStream stream = tokenize(text, tokenizer);
+  EXPECT_EQ(stream.kind, "code");
+  EXPECT_EQ(stream.documents, 89);
+  EXPECT_EQ(stream.tokens.size(), 174103U);  // by Hugging Face's tokenizers, too
+  // Nothing of the calibration text.
+  const TextSet calibration = load_text(LEVIN_SOURCE_DIR "/evals/tiny/calibration.jsonl");
+  for (const std::string& document : text.documents) {
+    EXPECT_THAT(calibration.documents, Not(Contains(HasSubstr(document))));
+    EXPECT_EQ(document.find("</s>"), std::string::npos);
+    EXPECT_EQ(document.find("<|"), std::string::npos);
+  }
 }
 
 }  // namespace

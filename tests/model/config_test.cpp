@@ -14,6 +14,7 @@ namespace {
 
 using nlohmann::json;
 using test::small_config;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -87,6 +88,10 @@ TEST_P(Aliases, LegacyAloneAndLegacyWins) {
   }))) << alias.legacy;
   EXPECT_TRUE(alias.took_legacy(with([&](json& c) { c[alias.legacy] = alias.value; })))
       << alias.legacy << " must win over " << alias.modern;
+  if (small_config().contains(alias.modern)) {
+    EXPECT_THAT(with([&](json& c) { c[alias.legacy] = alias.value; }).notes,
+                ElementsAre(AllOf(HasSubstr(alias.legacy), HasSubstr(alias.modern))));
+  }
   // null is the same as absent.
   EXPECT_FALSE(alias.took_legacy(with([&](json& c) { c[alias.legacy] = nullptr; })));
 }

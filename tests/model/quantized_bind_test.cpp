@@ -230,9 +230,14 @@ TEST(Quantized, KvScales) {
   const auto& attention = std::get<AttentionBlock>(model->layers[2].mixer);
   EXPECT_EQ(attention.k_scale, 0.125F);
   EXPECT_EQ(attention.v_scale, 1.0F);
-  // Missing ones are 1.
+  // All missing are 1; one missing is a loss.
   erase_tensor(tensors, k_scale);
+  EXPECT_THAT(refusal(mixed_config(), tensors), HasSubstr("KV cache scale is missing"));
+  const std::string v_scale = "backbone.layers.2.mixer.v_proj.v_scale";
+  const test::TestTensor v = tensor_named(tensors, v_scale);
+  erase_tensor(tensors, v_scale);
   EXPECT_EQ(std::get<AttentionBlock>(load(mixed_config(), tensors)->layers[2].mixer).k_scale, 1.0F);
+  tensors.push_back(v);
   tensors.push_back(make_tensor<float>(k_scale, DType::kF32, {}, {0.0F}));
   EXPECT_THAT(refusal(mixed_config(), tensors), HasSubstr("scale is out of range"));
 }

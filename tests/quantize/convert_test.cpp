@@ -162,7 +162,9 @@ TEST_P(EveryRecipe, RoundTripsThroughTheReader) {
       const float divisor = linear.quant.algo == QuantAlgo::kFp8 ? 448.0F : 2688.0F;
       EXPECT_FLOAT_EQ(stored.input_scale, 10.0F / divisor);
     }
-    extra += linear.quant.algo == QuantAlgo::kNvfp4 ? 3 : 2;
+    extra += linear.quant.algo == QuantAlgo::kNvfp4                   ? 3
+             : linear.quant.algo == QuantAlgo::kFp8PerChannelPerToken ? 1
+                                                                      : 2;
   }
   for (const KvPlan& block : plan.kv) extra += block.scale == KvScale::kCalibrated ? 2 : 0;
   EXPECT_EQ(converted.checkpoint->tensors().size(), source.tensors().size() + extra);

@@ -16,6 +16,7 @@ namespace levin::quantize {
 namespace {
 
 using checkpoint::QuantAlgo;
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -303,6 +304,9 @@ TEST(PlanErrors, WhatLevinCannotWriteIsRefusedByName) {
   EXPECT_THAT(refusal("    - {quantizer_name: '*layers.5.*[kv]_bmm_quantizer', "
                       "cfg: {num_bits: e4m3}}\n"),
               HasSubstr("some attention layers only"));
+  EXPECT_THAT(refusal(""), AllOf(HasSubstr("quantizes no linear"), HasSubstr("everything off")));
+  EXPECT_THAT(refusal("    - {quantizer_name: '*[kv]_bmm_quantizer', cfg: {num_bits: e4m3}}\n"),
+              AllOf(HasSubstr("an FP8 KV cache alone"), HasSubstr("--kv-cache-dtype fp8")));
   const std::string four_over_six =
       "    - {quantizer_name: 'lm_head.weight_quantizer', cfg: {num_bits: e2m1, "
       "block_sizes: {-1: 16, type: static, scale_bits: e4m3, four_over_six: true}}}\n";
@@ -329,6 +333,25 @@ TEST(PlanTable, CollapsesExpertsToOneRow) {
   EXPECT_THAT(table, HasSubstr("backbone.layers.*.mixer.experts.*.{down_proj,up_proj}"));
   EXPECT_THAT(table, HasSubstr("5888"));
   EXPECT_LT(std::count(table.begin(), table.end(), '\n'), 60);
+}
+
+TEST(PlanTable, UnitFollowsTheModel) {
+  EXPECT_THAT(plan_table(make_plan(lightning(), load_recipe("fp8")), nullptr),
+              HasSubstr("GB before"));
+  const std::string small = plan_table(make_plan(tiny(), load_recipe("fp8")), nullptr);
+  EXPECT_THAT(small, HasSubstr("MB before"));
+  EXPECT_THAT(small, HasSubstr("18.874     9.4"));  // routed experts
+}
+
+// What the cost model gets: the same bytes as the table, tensor by tensor.
+TEST(PlannedTensors, AddUpToTheClassSizes) {
+  for (const std::string& name : shipped_recipes()) {
+    SCOPED_TRACE(name);
+    const Plan plan = make_plan(lightning(), load_recipe(name));
+    double bytes = 0;
+    for (const model::SizedTensor& tensor : planned_tensors(plan, nullptr)) bytes += tensor.bytes;
+    EXPECT_NEAR(bytes / 1e9, totals(plan, {}).after, 1e-9);
+  }
 }
 
 }  // namespace

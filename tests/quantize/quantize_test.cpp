@@ -212,6 +212,64 @@ TEST_F(Quantize, DamagedProgressRecordIsAnErrorUnlessOverwritten) {
   }
 }
 
+TEST_F(Quantize, LostFilesOfAnUnfinishedConversionAreNotSuccess) {
+  test::write_small_model(model_, 3);
+  for (const char* stage : {"retire", "publish"}) {
+    const int status = in_child([&] {
+      std::signal(SIGXFSZ, SIG_IGN);
+      ::rlimit limit{20'000, 20'000};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      quantize(quantize_options(model_, "w4a16", out_));
+    });
+    ASSERT_NE(WEXITSTATUS(status), 0);
+    const fs::path record = out_ / ".levin-partial/progress.json";
+    if (!fs::exists(record)) GTEST_SKIP() << "no shard is that small";
+    nlohmann::json json = read_json(record);
+    json["stage"] = stage;
+    test::write_file(record, json.dump());
+    EXPECT_THAT(test::error_of([&] { quantize(quantize_options(model_, "w4a16", out_)); }).what(),
+                HasSubstr("are gone"));
+    fs::remove_all(out_);
+  }
+}
+
+TEST_F(Quantize, InputErrorsLeaveNothing) {
+  test::write_small_model(model_, 3);
+  fs::remove(model_ / "generation_config.json");
+  fs::create_symlink("/nonexistent", model_ / "generation_config.json");
+  EXPECT_THAT(test::error_of([&] { quantize(quantize_options(model_, "w4a16", out_)); }).what(),
+              HasSubstr("symbolic link leads nowhere"));
+  EXPECT_FALSE(fs::exists(out_));
+}
+
+TEST_F(Quantize, LinksAndFoldersInTheWayAreRefused) {
+  test::write_small_model(model_);
+  fs::create_directories(folder_ / "user/files");
+  fs::create_directories(out_);
+  fs::create_symlink(folder_ / "user", out_ / ".levin-partial");
+  Options options = quantize_options(model_, "w4a16", out_);
+  EXPECT_THAT(test::error_of([&] { quantize(options); }).what(), HasSubstr("symbolic link"));
+  EXPECT_TRUE(fs::exists(folder_ / "user/files"));
+  fs::remove(out_ / ".levin-partial");
+  quantize(options);
+  fs::create_directories(out_ / "x.safetensors/mine");
+  options.overwrite = true;
+  EXPECT_THAT(test::error_of([&] { quantize(options); }).what(), HasSubstr("in the way"));
+  EXPECT_TRUE(fs::exists(out_ / "config.json"));
+  fs::create_symlink("nowhere", folder_ / "dangling");
+  EXPECT_THAT(test::error_of([&] {
+                quantize(quantize_options(model_, "w4a16", folder_ / "dangling"));
+              }).what(),
+              HasSubstr("leads nowhere"));
+}
+
+TEST_F(Quantize, NamesOfFilesNeedNotBeUtf8) {
+  test::write_small_model(model_);
+  test::write_file(model_ / "notes\xff.txt", "x");
+  quantize(quantize_options(model_, "w4a16", out_));
+  EXPECT_TRUE(fs::exists(out_ / "notes\xff.txt"));
+}
+
 TEST_F(Quantize, RunThatWasKilledBeforeItsFirstRecordIsStartedAgain) {
   test::write_small_model(model_);
   fs::create_directories(out_ / ".levin-partial");

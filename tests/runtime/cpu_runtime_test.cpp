@@ -1,6 +1,5 @@
 // Properties of the fast CPU runtime that the conformance suite does not see: goldens, shapes that
 // fit no vector, allocation, refusals.
-#include "runtime/cpu/arena.h"
 #include "runtime/cpu/cpu_runtime.h"
 
 #include <fmt/format.h>
@@ -14,6 +13,7 @@
 
 #include "conformance.h"
 #include "core/files.h"
+#include "runtime/cpu/arena.h"
 #include "runtime/cpu_allocations.h"
 #include "runtime/cpu_model_variants.h"
 #include "runtime/test_files.h"

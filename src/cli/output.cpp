@@ -1,0 +1,48 @@
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+
+namespace levin::cli {
+namespace {
+
+[[noreturn]] void fail(int error) {
+  throw Error({.what = error == EPIPE ? "" : std::string("cannot write: ") + std::strerror(error),
+               .where = error == EPIPE ? "" : "standard output",
+               .expected = {},
+               .found = {},
+               .hint = {},
+               .exit_code = ExitCode::kMachine});
+}
+
+}  // namespace
+
+void print_text(std::string_view text) {
+  errno = 0;
+  const bool ends_line = text.ends_with('\n');
+  bool good = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (!ends_line && ::isatty(STDOUT_FILENO) != 0) good = std::fputc('\n', stdout) != EOF && good;
+  if (std::fflush(stdout) != 0 || !good) fail(errno);
+}
+
+void print_json(const nlohmann::ordered_json& json, int indent) {
+  print_text(json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+             '\n');
+}
+
+void check_output() {
+  errno = 0;
+  std::cout.flush();  // CLI11 prints help there
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return;
+  fail(errno != 0 ? errno : EIO);
+}
+
+}  // namespace levin::cli
