@@ -102,6 +102,17 @@ std::vector<ClassSize> class_sizes(const Plan& plan, const checkpoint::Checkpoin
     entry.bytes_after +=
         quantized ? quantized_bytes(tensor, linear_of[i]->quant, plan.dialect) : before.bytes;
   }
+  const auto blocks = std::count_if(plan.kv.begin(), plan.kv.end(), [](const KvPlan& block) {
+    return block.scale == KvScale::kCalibrated;
+  });
+  if (blocks > 0) {
+    ClassSize scales;
+    scales.name = "KV cache scales";
+    scales.format = "F32";
+    scales.elements = 2 * blocks;
+    scales.bytes_after = scales.elements * static_cast<int64_t>(sizeof(float));
+    classes.push_back(std::move(scales));
+  }
   return classes;
 }
 

@@ -172,6 +172,9 @@ TEST_P(EveryRecipe, RoundTripsThroughTheReader) {
             static_cast<int64_t>(converted.checkpoint->tensors().size()));
   EXPECT_EQ(converted.conversion.tensor_bytes_written, converted.checkpoint->total_bytes());
   EXPECT_EQ(output_bytes(source, plan), converted.checkpoint->total_bytes());
+  int64_t planned = 0;
+  for (const ClassSize& size : class_sizes(plan, &source)) planned += size.bytes_after;
+  EXPECT_EQ(planned, static_cast<int64_t>(converted.checkpoint->total_bytes()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryRecipe, testing::ValuesIn(shipped_recipes()),
