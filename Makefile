@@ -4,6 +4,9 @@ JOBS  ?= $(shell nproc)
 BUILD := build/release
 LEVIN := $(BUILD)/levin
 
+# Test programs of the rooms that run threads.
+THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate
+
 .PHONY: all setup build demo test test-asan test-tsan fuzz bench format lint clean help
 
 all: build
@@ -37,7 +40,9 @@ test-asan: setup
 
 ## make test-tsan  the multi-threaded tests under ThreadSanitizer
 test-tsan: setup
-	@cmake --preset tsan && cmake --build build/tsan -j$(JOBS) && tools/run_tests.sh build/tsan
+	@cmake --preset tsan && cmake --build build/tsan -j$(JOBS) --target $(THREADED) && \
+	  for test in $(THREADED); do TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/$$test --gtest_brief=1 \
+	  || exit 1; done
 
 ## make fuzz       coverage-guided fuzzing of every parser (FUZZ_SECONDS each, default 60)
 fuzz: setup
