@@ -1,7 +1,7 @@
 // Time of decode and verification passes of a full-size model on a CUDA device, with random weights
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
-//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases]
+//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--mtp]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,7 +80,7 @@ double bytes_per_step(const levin::model::Config& config, const Recipe& recipe, 
       .memory_bytes();
 }
 
-void run(const std::string& folder, const Recipe& recipe, int context, bool phases) {
+void run(const std::string& folder, const Recipe& recipe, int context, bool phases, bool mtp) {
   const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
   const levin::model::Config config = levin::model::parse_config(json, folder);
   levin::runtime::Options options;
@@ -88,7 +88,7 @@ void run(const std::string& folder, const Recipe& recipe, int context, bool phas
   options.max_extend_tokens = 16;
   options.ssm_cache_dtype =
       recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
-  options.mtp = false;
+  options.mtp = mtp;
   const auto profile = levin::runtime::make_cuda_profile(
       levin::runtime::make_shape_model(config, recipe.quant_of), options);
   const double bandwidth = profile->read_bandwidth();
@@ -104,6 +104,11 @@ void run(const std::string& folder, const Recipe& recipe, int context, bool phas
                *std::min_element(times.begin(), times.end()), bytes / us * 1e-3,
                bytes / us * 1e-3 / bandwidth * 100);
   }
+  if (mtp) {
+    const std::vector<double> times = profile->time_drafts(context, 21);
+    fmt::print("a step of the draft head: median {:.1f} us, min {:.1f} us\n", median(times),
+               *std::min_element(times.begin(), times.end()));
+  }
   if (phases) fmt::print("{}", profile->phase_table(1, context));
   std::fflush(stdout);
 }
@@ -115,6 +120,7 @@ int main(int argc, char** argv) try {
   std::string folder;
   int context = 1024;
   bool phases = false;
+  bool mtp = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--recipe" && i + 1 < argc) {
@@ -123,13 +129,15 @@ int main(int argc, char** argv) try {
       context = std::stoi(argv[++i]);
     } else if (argument == "--phases") {
       phases = true;
+    } else if (argument == "--mtp") {
+      mtp = true;
     } else {
       folder = argument;
     }
   }
   for (const Recipe& recipe : kRecipes) {
     if (wanted.empty() || std::find(wanted.begin(), wanted.end(), recipe.name) != wanted.end()) {
-      run(folder, recipe, context, phases);
+      run(folder, recipe, context, phases, mtp);
     }
   }
   return 0;

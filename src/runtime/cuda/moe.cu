@@ -411,7 +411,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   Item* items = items_of(p.shared);
   const int first_tile = p.share.begin(static_cast<int>(blockIdx.x));
   const int tiles = p.share.begin(static_cast<int>(blockIdx.x) + 1) - first_tile;
-  const int tokens = max(0, min(p.pass->rows - p.first_token, kDownRows));
+  const int tokens = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
   const Scouts scouts(tokens);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);

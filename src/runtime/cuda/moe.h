@@ -74,13 +74,14 @@ struct MoeUp {
   Trace trace;
 };
 
-inline constexpr int kDownRows = 4;  // tokens of one launch of moe_down
+inline constexpr int kDownRows = 4;  // tokens of one launch of moe_down, at most
 
-// Works on at most kDownRows tokens from `first_token` on: their activations are all in shared
-// memory.
+// Works on `most_tokens` tokens from `first_token` on, or as many as there are: their activations
+// are all in shared memory.
 struct MoeDown {
   const Pass* pass = nullptr;
   int first_token = 0;
+  int most_tokens = kDownRows;
   int rows = 0;        // of all matrices
   Share share;         // of their tiles
   bool routed = true;  // false: the shared expert alone

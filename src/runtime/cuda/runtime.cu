@@ -68,6 +68,8 @@ void CudaRuntime::allocate() {
   announce(plan);
   weight_memory_ = Memory(Memory::Place::kDevice, weights_count.used());
   state_memory_ = Memory(Memory::Place::kDevice, state_count.used());
+  // All ones is no number in any format: whoever reads what nobody wrote will show it.
+  check(cudaMemsetAsync(state_memory_.data(), 0xFF, state_memory_.bytes(), stream_.get()));
   check(cudaMemsetAsync(weight_memory_.data(), 0, weight_memory_.bytes(), stream_.get()));
   {
     Uploader uploader(stream_.get(), stored_bytes(*model_));

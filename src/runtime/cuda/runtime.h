@@ -33,6 +33,7 @@ class CudaRuntime final : public Runtime {
   std::span<const float> draft_logits(int entry, int step) const override;
 
   // See profile.h.
+  void prepare_timing();
   double read_bandwidth();
   std::vector<double> time_passes(int rows, int context, int repeats);
   std::vector<double> time_drafts(int context, int repeats);

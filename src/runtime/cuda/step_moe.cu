@@ -147,7 +147,11 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.router = router;
   p.experts = m.down.matrices;
   const PackedMatrix& any = routed ? p.experts.first : m.shared_down.matrix;
-  const int rows = std::min(rows_, kDownRows);
+  // As many tokens at a time as there is room for their activations beside rings worth having.
+  const int of_token = (shared ? operand_stride(m.shared_down.matrix.units) : 0) +
+                       (routed ? router.chosen * operand_stride(p.experts.first.units) : 0);
+  const int rows = std::clamp(shared_per_block_ / 5 * 3 / of_token, 1, std::min(rows_, kDownRows));
+  p.most_tokens = rows;
   const int grid = std::min(any.tiles, blocks_);
   p.rows = any.rows;
   p.share = Share(any.tiles, grid);
@@ -189,7 +193,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.shared_rows = p.routing_offset - shared_rows;
   p.routed_rows = p.shared_rows - routed_rows;
   p.factors = p.routed_rows - factors;
-  for (p.first_token = 0; p.first_token < rows_; p.first_token += kDownRows) {
+  for (p.first_token = 0; p.first_token < rows_; p.first_token += rows) {
     launch("moe down", moe_down_kernel(), dim3(static_cast<unsigned>(grid)), kThreads,
            p.shared.total, p, bytes);
   }

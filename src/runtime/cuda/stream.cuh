@@ -48,8 +48,8 @@ __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int
 // little.
 inline constexpr int kFewestSlots = 2;
 inline constexpr int kMostSlots = 4;
-inline constexpr int kUsualSlot = 2304;     // bytes
-inline constexpr int kSmallestSlot = 1024;  // the largest unit
+inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
+inline constexpr int kUsualSlot = 2304;
 
 // A warp's ring, and its place in the list: all in registers, the same in every lane.
 class WarpStream {
