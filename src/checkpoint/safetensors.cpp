@@ -280,6 +280,9 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes,
   header.data_start = kLengthBytes + length;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
                               static_cast<std::size_t>(length));
+  if (text.find('\0') != text.npos) {  // which the parser takes for the end
+    fail("safetensors header is not valid JSON", where, {}, "a zero byte");
+  }
   HeaderHandler handler(header, where);
   json::sax_parse(text.begin(), text.end(), &handler);
   check_tiling(header, bytes.size() - header.data_start, where);

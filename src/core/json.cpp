@@ -83,6 +83,13 @@ class StrictCallback {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  if (text.find('\0') != text.npos) {  // which nlohmann's parser takes for the end
+    throw Error({.what = "not valid JSON",
+                 .where = where,
+                 .expected = {},
+                 .found = "a zero byte",
+                 .hint = {}});
+  }
   const auto occurs = [&](std::string_view word) { return text.find(word) != text.npos; };
   try {
     if (!occurs("NaN") && !occurs("Infinity")) {

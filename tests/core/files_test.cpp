@@ -210,6 +210,12 @@ TEST(Json, BadText) {
   }
 }
 
+TEST(Json, NothingHidesBehindAZeroByte) {
+  const std::string_view text("{\"a\": 1}\0 more", 13);
+  EXPECT_THAT(error_of([&] { parse_json(text, "x"); }).what(), HasSubstr("zero byte"));
+  EXPECT_THAT(error_of([&] { parse_ordered_json(text, "x"); }).what(), HasSubstr("zero byte"));
+}
+
 TEST(Json, ReadsFiles) {
   const TempFolder folder;
   test::write_file(folder / "a.json", R"({"a": 1})");
