@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on the bundled model: climb the ladder, then show one lossless speculative answer.
+# The main job on the bundled model: climb the ladder.
 set -euo pipefail
 levin=$1
 out=$2

@@ -80,6 +80,13 @@ std::string to_text(const BenchReport& report) {
   }
   text += table.to_string() + '\n';
 
+  const Spread tpot = report.control.tpot_ms();
+  if (tpot.max > kTolerableNoise * tpot.min) {
+    text += fmt::format(
+        "THE MACHINE WAS BUSY: the same work took up to {:.1f} times as long in another round. Do "
+        "not\ntrust the speeds; run again when it is quiet.\n",
+        tpot.max / tpot.min);
+  }
   const double bytes = report.control_prediction.bytes_per_token;
   text += fmt::format(
       "A token reads {:.2f} MB. Decode reads them at {:.1f} % of the bandwidth of memory and "

@@ -76,10 +76,9 @@ struct LadderReport {
 LadderReport climb(const LadderOptions& options,
                    const std::function<void(const LadderReport&)>& on_rung = {});
 
-// The largest max / min of TPOT that any contender showed over its rounds.
+// The largest max / min of TPOT that any contender showed over its rounds, or the baseline over all
+// rungs.
 double noise(const LadderReport& report);
-// Above this the machine was busy with something else, and the figures of speed say little.
-inline constexpr double kTolerableNoise = 1.3;
 
 // Median of the tasks' recoveries; NaN without tasks.
 double median_recovery(const RungResult& rung, const RungResult& baseline);

@@ -36,7 +36,7 @@ std::string escaped(std::string_view text) {
 }
 
 bool is_numbered(const Rung& rung) {
-  return rung.id.size() == 1;
+  return rung.id.size() == 1 && rung.id >= "0" && rung.id <= "9";
 }
 
 std::string title(const RungResult& result) {

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
@@ -23,7 +25,8 @@ std::string factor(const Spread& spread) {
 }
 
 std::string title(const RungResult& result) {
-  const bool numbered = result.rung.id.size() == 1;
+  const bool numbered = std::isdigit(static_cast<unsigned char>(result.rung.id.front())) != 0 &&
+                        result.rung.id.size() == 1;
   return (numbered ? result.rung.id : std::string("-")) + " " + result.rung.title;
 }
 
@@ -104,8 +107,9 @@ std::string notes(const LadderReport& report) {
   if (noise(report) > kTolerableNoise) {
     text += fmt::format(
         "THE MACHINE WAS BUSY: the same work took up to {:.1f} times as long in another round.\n"
-        "Do not trust the speeds; delete {} and run again when it is quiet.\n\n",
-        noise(report), "results/timing-*.json");
+        "Do not trust the speeds; delete results/timing-*.json in the output folder and run again\n"
+        "when it is quiet.\n\n",
+        noise(report));
   }
   for (const RungResult& result : report.rungs) {
     if (!result.climbed()) {
@@ -188,16 +192,24 @@ Json rung_json(const RungResult& result, const LadderReport& report) {
 
 }  // namespace
 
+// Within one timing, and of the baseline from rung to rung.
 double noise(const LadderReport& report) {
   double largest = 1;
+  double fastest = std::numeric_limits<double>::infinity();
+  double slowest = 0;
   for (const RungResult& result : report.rungs) {
+    const Spread baseline = result.timing.baseline.tpot_ms();
+    if (baseline.min > 0) {
+      fastest = std::min(fastest, baseline.min);
+      slowest = std::max(slowest, baseline.max);
+    }
     for (const ContenderTiming* timing :
          {&result.timing.own, &result.timing.control, &result.timing.baseline}) {
       const Spread tpot = timing->tpot_ms();
       if (tpot.min > 0) largest = std::max(largest, tpot.max / tpot.min);
     }
   }
-  return largest;
+  return std::max(largest, slowest / fastest);
 }
 
 double median_recovery(const RungResult& rung, const RungResult& baseline) {
@@ -211,7 +223,9 @@ double median_recovery(const RungResult& rung, const RungResult& baseline) {
 std::string to_text(const LadderReport& report) {
   return fmt::format(
       "model    {}\nruntime  {}\nmemory   {}\n\n"
-      "Speed, one sequence at a time: median [min-max] of {} interleaved rounds\n{}\n"
+      "Speed, one sequence at a time: median [min-max] of {} interleaved rounds\n{}"
+      "floor: the bytes of a token at the read bandwidth of a buffer that large. over rung 0: "
+      "beside\nrung 0 timed again in the same rounds.\n\n"
       "Quality beside rung 0\n{}\n{}",
       report.model, report.runtime, to_text(report.memory), report.timing.rounds,
       speed_table(report), quality_table(report), notes(report));

@@ -29,7 +29,11 @@ const Rung* find(const std::vector<Rung>& rungs, const std::string& id) {
 Rung rung_of(const std::vector<Rung>& all, const std::string& word) {
   if (const Rung* rung = find(all, word)) return *rung;
   if (std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; })) {
-    fail("no such rung", word, fmt::format("0 to {}", all.size() - 1));
+    std::string numbers;
+    for (const Rung& rung : all) {
+      if (rung.id.size() == 1) numbers += (numbers.empty() ? "" : ", ") + rung.id;
+    }
+    fail("no such rung", word, numbers);
   }
   const std::string title = std::filesystem::path(word).stem().string();
   const std::vector<std::string> shipped = quantize::shipped_recipes();

@@ -27,6 +27,10 @@ struct TimingOptions {
   int warm_up = 1;  // rounds that are not counted
 };
 
+// When TPOT of the same work differs by more than this factor, the machine was busy with something
+// else, and the figures of speed say little.
+inline constexpr double kTolerableNoise = 1.3;
+
 // A way to generate. With speculation its control is the contender of the same engine without.
 struct Contender {
   std::string name;

@@ -27,6 +27,15 @@ Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)
                  .found = {},
                  .hint = {}});
   }
+  if (!file_exists(folder_ / "config.json")) {
+    const bool unfinished = std::filesystem::exists(folder_ / ".levin-partial");
+    throw Error({.what = unfinished ? "the conversion into this folder is not finished"
+                                    : "model folder has no config.json",
+                 .where = folder_.string(),
+                 .expected = "a Hugging Face folder with config.json",
+                 .found = {},
+                 .hint = unfinished ? "give the same levin quantize command again" : ""});
+  }
   config_ =
       std::make_shared<const nlohmann::json>(read_json(folder_ / "config.json", kMaxConfigBytes));
   if (!config_->is_object()) {

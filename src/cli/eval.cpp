@@ -154,7 +154,10 @@ Outcome evaluate_all(const EvalFlags& flags) {
   const evaluate::Settings settings = settings_of(flags);
   const std::string& model = flags.engine.model;
   std::optional<evaluate::Gate> gate;
-  if (!flags.gate.empty()) gate = evaluate::load_gate(flags.gate);
+  if (!flags.gate.empty()) {
+    gate = evaluate::load_gate(flags.gate);
+    require_data(*gate, !flags.tasks.empty(), !flags.text.empty());
+  }
   const evaluate::Material material = evaluate::prepare(model, settings);
 
   Outcome outcome{.candidate = model,

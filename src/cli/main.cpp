@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <new>
 #include <string_view>
 
@@ -30,6 +31,18 @@ constexpr const char* kDescription =
     "fastest trustworthy deployment on one machine: it quantizes, proves that quality held, and\n"
     "measures every step against a control.\n\n"
     "Start with:  levin ladder models/tiny -o out\n";
+
+// One line for each command, which has the rest in its own help.
+class BriefFormatter : public CLI::Formatter {
+ public:
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::string brief = command->get_description();
+    std::replace(brief.begin(), brief.end(), '\n', ' ');
+    const std::size_t end = brief.find(". ");
+    brief = brief.substr(0, std::min(end, brief.find(": ")));
+    return fmt::format("  {:<12} {}\n", command->get_name(), brief);
+  }
+};
 
 // No variable LEVIN_* means anything; one that is set was meant to, so it must not be ignored.
 void refuse_unknown_environment() {
@@ -52,6 +65,15 @@ extern "C" void report_lost_map(int /*signal*/) {
       "  hint:     is it still being downloaded or copied?\n";
   (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
   ::_exit(static_cast<int>(ExitCode::kMachine));
+}
+
+// Everything that is worth keeping is on disk already. `chat` has its own idea of Ctrl-C.
+extern "C" void report_interruption(int /*signal*/) {
+  constexpr std::string_view kMessage =
+      "\nlevin: interrupted (quantize and ladder go on where they stopped when the same command is "
+      "given again)\n";
+  (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
 // CLI11 would only say that some command is required.
@@ -125,7 +147,9 @@ int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGBUS, report_lost_map);
+  std::signal(SIGINT, report_interruption);
   CLI::App app{kDescription, "levin"};
+  app.formatter(std::make_shared<BriefFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("--version", "levin " LEVIN_VERSION);
   std::string log_level = "info";

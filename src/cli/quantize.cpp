@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,7 +21,7 @@ constexpr const char* kDescription =
     "looks\n"
     "like a checkpoint only when it is complete.\n\n"
     "  levin quantize models/tiny --recipe w4a16 -o out/w4a16\n"
-    "  levin quantize models/tiny --recipe w4a4 --calibration evals/tiny/text/prose.jsonl -o "
+    "  levin quantize models/tiny --recipe w4a4 --calibration evals/tiny/calibration.jsonl -o "
     "out/w4a4\n"
     "  levin quantize configs/nemotron-3.5-lightning-30b-a3b --load-format dummy --recipe "
     "w4a4-full "
@@ -71,8 +70,6 @@ ExitCode run_quantize(const QuantizeFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
-  // A file size limit then shows as an error of the write, like a full disk.
-  std::signal(SIGXFSZ, SIG_IGN);
   quantize::Options options;
   options.model = flags.model;
   options.recipe = flags.recipe;

@@ -21,8 +21,12 @@ constexpr int kBarWidth = 28;
 
 std::atomic<bool> progress_enabled{true};
 
+std::string number(double value) {
+  return fmt::format("{:.{}f}", value, value < 10 ? 1 : 0);
+}
+
 std::string amount(double value, const std::string& unit) {
-  if (unit != "B") return fmt::format("{:.0f} {}", value, unit);
+  if (unit != "B") return fmt::format("{} {}", number(value), unit);
   if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
   return fmt::format("{:.1f} MB", value / 1e6);
 }
@@ -67,9 +71,12 @@ void Progress::draw(bool final) {
   const double fraction = std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const double rate = static_cast<double>(done_) / std::max(elapsed.count(), 1e-9);
   const double left = rate > 0 ? static_cast<double>(total_ - done_) / rate : 0;
+  const std::string done = unit_ == "B"
+                               ? fmt::format("{} of {}", amount(static_cast<double>(done_), unit_),
+                                             amount(static_cast<double>(total_), unit_))
+                               : fmt::format("{} of {} {}", done_, total_, unit_);
   const std::string text = fmt::format(
-      "{:3.0f} %  {} of {}  {}/s  {}", fraction * 100, amount(static_cast<double>(done_), unit_),
-      amount(static_cast<double>(total_), unit_), amount(rate, unit_),
+      "{:3.0f} %  {}  {}/s  {}", fraction * 100, done, amount(rate, unit_),
       final ? "took " + duration(elapsed.count()) : "ETA " + duration(std::max(left, 0.0)));
   if (terminal_) {
     const int filled = static_cast<int>(fraction * kBarWidth);

@@ -18,7 +18,7 @@ class Progress {
 
   void advance(int64_t amount);
 
-  // Silences every bar of the process (--quiet, tests).
+  // Silences every bar of the process (tests).
   static void set_enabled(bool enabled);
 
  private:

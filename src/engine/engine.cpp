@@ -233,6 +233,11 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   engine->default_sampling =
       default_sampling(generation, (folder / "generation_config.json").string());
 
+  const int64_t trained = engine->model->config.max_position_embeddings;
+  if (options.runtime.max_model_len > trained) {
+    spdlog::warn("--max-model-len {} is beyond the {} tokens that the model was made for",
+                 options.runtime.max_model_len, trained);
+  }
   runtime::Options runtime_options = options.runtime;
   runtime_options.kv_cache_dtype = kv_cache_dtype(*engine->model, options);
   runtime_options.ssm_cache_dtype = ssm_cache_dtype(*engine->model, options);

@@ -211,24 +211,27 @@ Gate parse_gate(std::string_view yaml, const std::string& where) {
   }
 }
 
+void require_data(const Gate& gate, bool tasks, bool texts) {
+  if (gate.median_recovery_min) require(tasks, "median_recovery_min", "tasks", "--tasks");
+  if (gate.verbosity_increase_max) require(tasks, "verbosity_increase_max", "tasks", "--tasks");
+  if (gate.repetition_increase_max) require(tasks, "repetition_increase_max", "tasks", "--tasks");
+  if (gate.perplexity_ratio_max) require(texts, "perplexity_ratio_max", "texts", "--text");
+}
+
 GateResult judge(const Gate& gate, const Comparison& comparison) {
   const Bootstrap bootstrap{.confidence = gate.confidence};
-  const bool has_tasks = !comparison.tasks.empty();
+  require_data(gate, !comparison.tasks.empty(), !comparison.texts.empty());
   GateResult result;
   if (gate.median_recovery_min) {
-    require(has_tasks, "median_recovery_min", "tasks", "--tasks");
     result.lines.push_back(recovery_line(*gate.median_recovery_min, comparison, bootstrap));
   }
   if (gate.verbosity_increase_max) {
-    require(has_tasks, "verbosity_increase_max", "tasks", "--tasks");
     result.lines.push_back(verbosity_line(*gate.verbosity_increase_max, comparison, bootstrap));
   }
   if (gate.repetition_increase_max) {
-    require(has_tasks, "repetition_increase_max", "tasks", "--tasks");
     result.lines.push_back(repetition_line(*gate.repetition_increase_max, comparison, bootstrap));
   }
   if (gate.perplexity_ratio_max) {
-    require(!comparison.texts.empty(), "perplexity_ratio_max", "texts", "--text");
     for (const TextScore& text : comparison.texts) {
       result.lines.push_back(perplexity_line(*gate.perplexity_ratio_max, text, gate.confidence));
     }

@@ -46,6 +46,9 @@ struct GateResult {
   std::vector<GateLine> lines;
 };
 
+// Throws Error when the gate has a bound for what will not be measured. For finding out beforehand.
+void require_data(const Gate& gate, bool tasks, bool texts);
+
 // Throws Error when the gate has a bound for tasks or text and the comparison holds none.
 GateResult judge(const Gate& gate, const Comparison& comparison);
 

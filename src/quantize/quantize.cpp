@@ -116,6 +116,15 @@ void check_options(const Options& options, const Plan& plan, const checkpoint::C
               fmt::format("{} bytes", options.memory_bytes),
               fmt::format("give at least {} MB", kMinMemory >> 20));
   }
+  if (options.calibration) {
+    if (!file_exists(options.calibration->text)) {
+      bad_input("no such calibration text", options.calibration->text.string(), {}, {});
+    }
+    if (!plan.needs_calibration()) {
+      spdlog::warn("recipe {} measures nothing: the calibration text is not used",
+                   plan.recipe.name);
+    }
+  }
   const auto copies = static_cast<int64_t>(source.largest_copy());
   if (kBaseMemory + copies + (int64_t{1} << 20) > options.memory_bytes) {
     bad_input("memory bound is too small for a tensor that is not aligned in its file", "--memory",

@@ -9,8 +9,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double gigabytes(uint64_t bytes) {
-  return static_cast<double>(bytes) / 1e9;
+std::string shown(uint64_t bytes) {
+  return bytes < 1'000'000'000 ? fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)
+                               : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
 }
 
 Json errors_json(const ErrorSums& errors) {
@@ -124,9 +125,10 @@ std::string result_text(const Result& result, const std::string& output) {
   }
   for (const std::string& note : result.plan.notes) text += fmt::format("note: {}\n", note);
   text += fmt::format(
-      "{:.3f} GB -> {:.3f} GB ({:.1f} %) in {:.1f} s{}\n{}\n", gigabytes(result.bytes_before),
-      gigabytes(result.bytes_after),
-      100.0 * gigabytes(result.bytes_after) / gigabytes(result.bytes_before), result.seconds,
+      "{} -> {} ({:.1f} %) in {:.1f} s{}\n{}\n", shown(result.bytes_before),
+      shown(result.bytes_after),
+      100.0 * static_cast<double>(result.bytes_after) / static_cast<double>(result.bytes_before),
+      result.seconds,
       result.resumed ? fmt::format(", resumed with {} finished shards", result.shards_reused) : "",
       output);
   return text;
