@@ -13,8 +13,11 @@
 //    whatever other slots are in the batch (bit-equal on the CPU runtimes).
 //  - After rewind(slot, n) the slot is as if only the first n tokens had ever been extended.
 //  - An F16 SSM state is rounded after every token (runtime/ssm_rounding.h).
+//  - After restore() of what save() gave, whatever was in the slot before, the slot is as if the
+//    saved tokens had been extended in it, by an extend that cannot be rewound.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,6 +44,9 @@ struct Options {
   uint64_t seed = 0;                 // of stochastic rounding
   int threads = 0;                   // 0: all cores of the affinity mask
   bool mtp = true;                   // allocate the draft head's cache, allow draft()
+  // Fills the memory of a slot with NaN before each use of it, to show that nothing stale is read.
+  // For tests; by the runtimes that have snapshots.
+  bool poison_free_slots = false;
 };
 
 // For calibration and for `levin logits --hidden-states`; unset functions cost nothing.
@@ -73,6 +79,25 @@ struct Draft {
   int slot = 0;
   int32_t next_token = 0;  // sampled, not yet extended
   int k = 1;               // number of draft tokens, at most max_rewind
+};
+
+// A sequence as it was at some length; immutable, so that copies share the memory. Snapshots of the
+// same tokens form a chain: each has the cache entries of its own part only, and the recurrent
+// state at its end. What the bytes mean is the business of the runtime that made them, and whether
+// they are in the machine's memory or the device's.
+struct Snapshot {
+  int64_t parent = 0;  // length at which the part begins: that of the snapshot before, or 0
+  int64_t length = 0;  // tokens of the sequence
+  // Attention keys and values of positions parent .. length - 1, those of the draft head included.
+  std::shared_ptr<const std::byte[]> caches;
+  // Everything else at `length`: convolution windows, SSM states, the draft head's inputs. Only the
+  // last snapshot of a chain needs it.
+  std::shared_ptr<const std::byte[]> state;
+};
+
+struct SnapshotBytes {
+  int64_t caches = 0;
+  int64_t state = 0;
 };
 
 class Runtime {
@@ -113,6 +138,19 @@ class Runtime {
   // Of the last draft(): the proposals (k of them), and the logits [vocab] behind proposal `step`.
   virtual std::span<const int32_t> drafts(int entry) const = 0;
   virtual std::span<const float> draft_logits(int entry, int step) const = 0;
+
+  // Snapshots, for caching prompts and for moving sequences between slots. These are the calls that
+  // allocate. A runtime without them says so, and throws Error.
+  virtual bool has_snapshots() const { return false; }
+  // What save() of a slot with `length` tokens would take.
+  virtual SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const;
+  // The slot's sequence as it is now, also right after a rewind; not an empty one. Positions below
+  // `parent` (less than the length) are left to the snapshots before it.
+  virtual Snapshot save(int slot, int64_t parent);
+  // Puts the sequence of a chain of snapshots into a slot: the first begins at 0, each where the
+  // one before it ends, the last has its state. They must be of one sequence of tokens and from
+  // this runtime, whichever slots they were saved from.
+  virtual void restore(int slot, std::span<const Snapshot> chain);
 };
 
 // The slow, obviously right one: float32 throughout, straight from the formulas. Activation

@@ -148,4 +148,37 @@ void check_draft(const Runtime& runtime, std::span<const Draft> batch) {
   }
 }
 
+void check_save(const Runtime& runtime, int slot, int64_t parent) {
+  check_slot(runtime.options(), slot);
+  const int64_t length = runtime.length(slot);
+  if (parent < 0 || parent >= length) {
+    fail("nothing to save", fmt::format("slot {}", slot), "a parent shorter than the sequence",
+         fmt::format("parent {}, {} tokens", parent, length));
+  }
+}
+
+void check_restore(const Runtime& runtime, int slot, std::span<const Snapshot> chain) {
+  check_slot(runtime.options(), slot);
+  const std::string where = fmt::format("slot {}", slot);
+  if (chain.empty()) fail("nothing to restore", where, "at least one snapshot", "none");
+  int64_t length = 0;
+  for (const Snapshot& snapshot : chain) {
+    if (snapshot.parent != length || snapshot.length <= length) {
+      fail("snapshots do not follow each other", where,
+           fmt::format("one that begins at {}", length),
+           fmt::format("{} to {}", snapshot.parent, snapshot.length));
+    }
+    if (!snapshot.caches) fail("snapshot without caches", where, "keys and values", "none");
+    length = snapshot.length;
+  }
+  if (!chain.back().state) {
+    fail("the last snapshot has no state", where, "a recurrent state", "none");
+  }
+  if (length > runtime.options().max_model_len) {
+    fail("sequence is longer than max_model_len", where,
+         fmt::format("at most {} tokens", runtime.options().max_model_len),
+         fmt::format("{} tokens", length));
+  }
+}
+
 }  // namespace levin::runtime

@@ -21,5 +21,9 @@ void check_extend(const Runtime& runtime, std::span<const Extend> batch);
 void check_rewind(int slot, int64_t length, int64_t rewindable_to, int64_t current);
 // There is a draft head; slots exist, differ and hold at least one token; 1 <= k <= max_rewind.
 void check_draft(const Runtime& runtime, std::span<const Draft> batch);
+// The slot exists and holds more than `parent` tokens.
+void check_save(const Runtime& runtime, int slot, int64_t parent);
+// The slot exists; the snapshots form a chain that fits into it and have what they need.
+void check_restore(const Runtime& runtime, int slot, std::span<const Snapshot> chain);
 
 }  // namespace levin::runtime

@@ -493,6 +493,182 @@ inline void observer_sees_the_stream(const Subject& subject) {
   EXPECT_EQ(runtime->plan().size(), subject.model->linears().size());
 }
 
+// --- snapshots ---
+
+// Extends by random pieces, so that the state is that of an arbitrary moment.
+inline void extend_in_pieces(Runtime& runtime, int slot, std::span<const int32_t> tokens,
+                             std::mt19937& random) {
+  while (!tokens.empty()) {
+    std::uniform_int_distribution<std::size_t> size(1, random() % 2 == 0 ? 4U : 30U);
+    const std::size_t piece = std::min(size(random), tokens.size());
+    const Extend entry = {.slot = slot, .tokens = tokens.first(piece), .logits_rows = 0};
+    runtime.extend({&entry, 1});
+    tokens = tokens.subspan(piece);
+  }
+}
+
+// Everything that a sequence can be asked, from `tokens` on: drafts, logits of a block, drafts and
+// logits after going back to each of its lengths. The slot ends with more tokens than it had.
+inline Bits future_bits(Runtime& runtime, int slot, std::span<const int32_t> block) {
+  const int64_t length = runtime.length(slot);
+  Bits bits = draft_bits(runtime, slot, block.front(), 3);
+  append(bits, extend_all(runtime, slot, block));
+  append(bits, draft_bits(runtime, slot, 4, 2));
+  for (auto m = static_cast<int64_t>(block.size()); m > 0; --m) {
+    runtime.rewind(slot, length + m);
+    append(bits, draft_bits(runtime, slot, static_cast<int32_t>(m), 1));
+  }
+  append(bits, extend_all(runtime, slot, block.subspan(1)));
+  return bits;
+}
+
+inline void snapshots_continue_the_same(const Subject& subject) {
+  std::mt19937 random(14);
+  for (auto& [name, options] : cache_variants(subject)) {
+    options.max_model_len = 200;
+    Options poisoned = options;
+    poisoned.poison_free_slots = true;
+    const auto plain = make(subject, options);
+    const auto runtime = make(subject, poisoned);
+    if (!runtime->has_snapshots()) GTEST_SKIP() << "this runtime has no snapshots";
+    for (int trial = 0; trial < 2; ++trial) {
+      const Tokens tokens = random_tokens(subject, random, 1 + random() % 150);
+      const Tokens block = random_tokens(subject, random, kMaxRewind);
+      const std::string what = fmt::format("{}, {} tokens", name, tokens.size());
+      // Saved at random points on the way, each with the part since the one before.
+      runtime->reset(0);
+      std::vector<Snapshot> chain;
+      std::span<const int32_t> rest = tokens;
+      while (!rest.empty()) {
+        const std::size_t piece = std::min<std::size_t>(1 + random() % 90, rest.size());
+        extend_in_pieces(*runtime, 0, rest.first(piece), random);
+        if (random() % 2 == 0) draft_bits(*runtime, 0, 7, 3);
+        rest = rest.subspan(piece);
+        const int64_t parent = chain.empty() ? 0 : chain.back().length;
+        chain.push_back(runtime->save(0, parent));
+        EXPECT_EQ(chain.back().parent, parent);
+        EXPECT_EQ(chain.back().length, runtime->length(0));
+      }
+      plain->reset(0);
+      extend_in_pieces(*plain, 0, tokens, random);
+      const Bits expected = future_bits(*plain, 0, block);
+      // The saved slot goes on undisturbed; others continue from the snapshots, used or not, also
+      // while a neighbour has other tokens, and as often as one likes.
+      expect_same(expected, future_bits(*runtime, 0, block), what + ", saved slot");
+      extend_in_pieces(*runtime, 1, random_tokens(subject, random, 70), random);
+      for (const int slot : {2, 1}) {
+        runtime->restore(slot, chain);
+        EXPECT_EQ(runtime->length(slot), static_cast<int64_t>(tokens.size()));
+        expect_same(expected, future_bits(*runtime, slot, block), what + ", restored");
+      }
+      // A part of the chain is the sequence up to there.
+      const std::size_t links = 1 + random() % chain.size();
+      runtime->restore(1, std::span(chain).first(links));
+      extend_in_pieces(*runtime, 1,
+                       std::span(tokens).subspan(static_cast<std::size_t>(chain[links - 1].length)),
+                       random);
+      expect_same(expected, future_bits(*runtime, 1, block), what + ", continued");
+      for (int slot = 0; slot < 3; ++slot) runtime->reset(slot);
+    }
+  }
+}
+
+inline void snapshots_after_a_rewind(const Subject& subject) {
+  std::mt19937 random(15);
+  for (const auto& [name, options] : cache_variants(subject)) {
+    const auto runtime = make(subject, options);
+    if (!runtime->has_snapshots()) GTEST_SKIP() << "this runtime has no snapshots";
+    const Tokens prompt = random_tokens(subject, random, 13);
+    const Tokens block = random_tokens(subject, random, kMaxRewind);
+    const Tokens after = random_tokens(subject, random, 4);
+    for (const int m : {0, 1, 4, kMaxRewind}) {
+      runtime->reset(0);
+      extend_all(*runtime, 0, prompt);
+      extend_all(*runtime, 0, block);
+      if (m < 4) draft_bits(*runtime, 0, 4, 3);
+      runtime->rewind(0, 13 + m);
+      const Snapshot snapshot = runtime->save(0, 0);
+      const Bits expected = future_bits(*runtime, 0, after);
+      runtime->restore(1, {&snapshot, 1});
+      expect_error([&] { runtime->rewind(1, 12 + m); }, "rewind behind a snapshot");
+      // Rewinds after it reach back to it and no further.
+      extend_all(*runtime, 1, after);
+      runtime->rewind(1, 13 + m);
+      expect_same(expected, future_bits(*runtime, 1, after), fmt::format("{}, m = {}", name, m));
+    }
+  }
+}
+
+// Bytes follow from lengths alone; a chain shares its prefix; misuse changes nothing.
+inline void snapshots_have_rules(const Subject& subject) {
+  std::mt19937 random(16);
+  Options options = small_options(subject);
+  options.max_model_len = 200;
+  const auto runtime = make(subject, options);
+  const Tokens tokens = random_tokens(subject, random, 64);
+  const Tokens after = random_tokens(subject, random, 3);
+  extend_all(*runtime, 0, tokens);
+  if (!runtime->has_snapshots()) {
+    expect_error([&] { runtime->save(0, 0); }, "no snapshots");
+    return;
+  }
+  const SnapshotBytes short_bytes = runtime->snapshot_bytes(0, 64);
+  const Snapshot first = runtime->save(0, 0);
+  extend_all(*runtime, 0, tokens);
+  extend_all(*runtime, 0, tokens);
+  EXPECT_EQ(runtime->snapshot_bytes(0, 64).caches, short_bytes.caches);
+  EXPECT_EQ(runtime->snapshot_bytes(0, 192).state, short_bytes.state);
+  EXPECT_GT(runtime->snapshot_bytes(0, 192).caches, runtime->snapshot_bytes(128, 192).caches);
+  const Snapshot second = runtime->save(0, 64);
+
+  expect_error([&] { runtime->save(0, 192); }, "save of no tokens");
+  expect_error([&] { runtime->save(0, -1); }, "save with a negative parent");
+  expect_error([&] { runtime->save(1, 0); }, "save of an empty slot");
+  expect_error([&] { runtime->save(3, 0); }, "save of no slot");
+  const auto refused = [&](std::vector<Snapshot> chain, const char* what) {
+    expect_error([&] { runtime->restore(0, chain); }, what);
+  };
+  Snapshot no_state = first;
+  no_state.state = nullptr;
+  Snapshot no_caches = first;
+  no_caches.caches = nullptr;
+  refused({}, "empty chain");
+  refused({second}, "chain without beginning");
+  refused({first, first}, "chain that does not continue");
+  refused({no_state}, "no state at the end");
+  refused({no_caches, second}, "no caches");
+  expect_error([&] { runtime->restore(3, {&first, 1}); }, "restore into no slot");
+  Options small = small_options(subject);
+  const auto shorter = make(subject, small);
+  const std::vector<Snapshot> both = {no_state, second};
+  expect_error([&] { shorter->restore(0, both); }, "longer than max_model_len");
+
+  EXPECT_EQ(runtime->length(0), 192);
+  runtime->restore(1, both);
+  expect_same(extend_all(*runtime, 0, after), extend_all(*runtime, 1, after), "after the errors");
+}
+
+// Slots start out full of NaN, and again after each reset: nothing changes.
+inline void nothing_stale_is_read(const Subject& subject) {
+  std::mt19937 random(17);
+  for (auto& [name, options] : cache_variants(subject)) {
+    const auto clean = make(subject, options);
+    options.poison_free_slots = true;
+    const auto poisoned = make(subject, options);
+    for (int trial = 0; trial < 2; ++trial) {
+      const Tokens tokens = random_tokens(subject, random, 1 + random() % 80);
+      const Tokens block = random_tokens(subject, random, kMaxRewind);
+      Bits bits[2];
+      for (const auto* runtime : {&clean, &poisoned}) {
+        (*runtime)->reset(trial % 3);
+        extend_in_pieces(**runtime, trial % 3, tokens, random);
+        bits[runtime == &poisoned ? 1 : 0] = future_bits(**runtime, trial % 3, block);
+      }
+      expect_same(bits[0], bits[1], name);
+    }
+  }
+}
+
 inline std::vector<Check> conformance_checks() {
   return {{"SplitInvariance", split_invariance},
           {"BatchInvariance", batch_invariance},
@@ -505,7 +681,11 @@ inline std::vector<Check> conformance_checks() {
           {"CacheTypesTakeEffect", cache_types_take_effect},
           {"WholeContextIsUsable", whole_context_is_usable},
           {"MisuseIsRefused", misuse_is_refused},
-          {"ObserverSeesTheStream", observer_sees_the_stream}};
+          {"ObserverSeesTheStream", observer_sees_the_stream},
+          {"SnapshotsContinueTheSame", snapshots_continue_the_same},
+          {"SnapshotsAfterARewind", snapshots_after_a_rewind},
+          {"SnapshotsHaveRules", snapshots_have_rules},
+          {"NothingStaleIsRead", nothing_stale_is_read}};
 }
 
 }  // namespace levin::runtime::conformance

@@ -59,6 +59,13 @@ class CpuRuntime final : public Runtime {
     return draft_->logits(entry, step);
   }
 
+  bool has_snapshots() const override { return true; }
+  SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override {
+    return state_.snapshot_bytes(parent, length);
+  }
+  Snapshot save(int slot, int64_t parent) override;
+  void restore(int slot, std::span<const Snapshot> chain) override;
+
  private:
   void lay_out(std::span<const Extend> batch);
   void run_backbone(int thread, std::span<const Extend> batch);
@@ -239,6 +246,16 @@ void CpuRuntime::rewind(int index, int64_t length) {
   if (length == slot.length) return;
   slot.length = length;
   if (draft_) draft_->rewind(index, length);
+}
+
+Snapshot CpuRuntime::save(int slot, int64_t parent) {
+  check_save(*this, slot, parent);
+  return state_.save(slot, parent);
+}
+
+void CpuRuntime::restore(int slot, std::span<const Snapshot> chain) {
+  check_restore(*this, slot, chain);
+  state_.restore(slot, chain);
 }
 
 void CpuRuntime::draft(std::span<const Draft> batch) {

@@ -41,12 +41,16 @@ KvFormat kv_format(KvCacheDType dtype) {
 }
 
 State::State(const model::Config& config, const Options& options)
-    : slots_(static_cast<std::size_t>(options.max_num_seqs)) {
+    : max_rewind_(options.max_rewind),
+      kv_heads_(config.num_key_value_heads),
+      positions_(options.max_model_len),
+      poison_(options.poison_free_slots),
+      log_rows_(config.conv_kernel - 1 + options.max_rewind),
+      slots_(static_cast<std::size_t>(options.max_num_seqs)) {
   const KvFormat format = kv_format(options.kv_cache_dtype);
-  const int64_t log_rows = config.conv_kernel - 1 + options.max_rewind;
   const int64_t cells =
       config.mamba_num_heads * config.ssm_state_size * round_up(config.mamba_head_dim, kLanes);
-  const bool f16 = options.ssm_cache_dtype == SsmCacheDType::kF16;
+  ssm_bytes_ = cells * (options.ssm_cache_dtype == SsmCacheDType::kF16 ? 2 : 4);
   Layout layout;
   for (Slot& slot : slots_) {
     slot.mamba.resize(config.layers.size());
@@ -54,9 +58,9 @@ State::State(const model::Config& config, const Options& options)
     for (std::size_t i = 0; i < config.layers.size(); ++i) {
       if (config.layers[i] == model::BlockKind::kMamba) {
         MambaState& state = slot.mamba[i];
-        layout.add_bytes(state.ssm, cells * (f16 ? 2 : 4));
+        layout.add_bytes(state.ssm, ssm_bytes_);
         for (Rows& log : state.log) {
-          layout.rows(log, log_rows, config.conv_dim() + config.mamba_num_heads);
+          layout.rows(log, log_rows_, config.conv_dim() + config.mamba_num_heads);
           history_floats_ = (config.conv_kernel - 1) * log.stride;
         }
       } else if (config.layers[i] == model::BlockKind::kAttention) {
@@ -71,10 +75,12 @@ State::State(const model::Config& config, const Options& options)
     }
   }
   arena_ = layout.allocate();
+  for (std::size_t slot = 0; slot < slots_.size() && poison_; ++slot) reset(static_cast<int>(slot));
 }
 
 void State::reset(int index) {
   Slot& slot = (*this)[index];
+  if (poison_) poison(slot);
   slot.length = 0;
   slot.kept = 0;
   slot.rewindable_to = 0;

@@ -65,7 +65,24 @@ class State {
   void reset(int slot);
   int64_t bytes() const { return arena_.bytes(); }
 
+  SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const;
+  Snapshot save(int slot, int64_t parent) const;
+  void restore(int slot, std::span<const Snapshot> chain);
+
  private:
+  // Calls visit(memory, bytes) for every piece that a snapshot has, always in the same order.
+  template <typename Visit>
+  void for_each_state_piece(const Slot& slot, Visit&& visit) const;
+  template <typename Visit>
+  void for_each_cache_piece(const Slot& slot, int64_t parent, int64_t length, Visit&& visit) const;
+  void poison(Slot& slot);
+
+  int64_t max_rewind_;
+  int64_t kv_heads_;
+  int64_t positions_;  // of a KvCache
+  bool poison_;
+  int64_t ssm_bytes_ = 0;       // of one MambaState
+  int64_t log_rows_ = 0;        // of one of its logs
   int64_t history_floats_ = 0;  // of the rows of a log that precede the kept length
   std::vector<Slot> slots_;
   Arena arena_;

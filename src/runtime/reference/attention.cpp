@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/small_floats.h"
 #include "runtime/reference/parallel.h"
@@ -61,6 +62,25 @@ void KvCache::store(int64_t position, std::span<const float> key, std::span<cons
     keys[i] = as_cached(key[i], dtype_, k_scale_);
     values[i] = as_cached(value[i], dtype_, v_scale_);
   }
+}
+
+float* KvCache::copy_to(float* out, int64_t begin, int64_t end) const {
+  const int64_t floats = (end - begin) * width_;
+  out = std::copy_n(key(begin), floats, out);
+  return std::copy_n(value(begin), floats, out);
+}
+
+const float* KvCache::copy_from(const float* in, int64_t begin, int64_t end) {
+  const int64_t floats = (end - begin) * width_;
+  std::copy_n(in, floats, keys_.data() + begin * width_);
+  std::copy_n(in + floats, floats, values_.data() + begin * width_);
+  return in + 2 * floats;
+}
+
+void KvCache::poison() {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  std::fill_n(keys_.data(), keys_.size(), kNan);
+  std::fill_n(values_.data(), values_.size(), kNan);
 }
 
 AttentionWork::AttentionWork(const Context& context, int64_t longest)

@@ -20,6 +20,11 @@ class KvCache {
   void store(int64_t position, std::span<const float> key, std::span<const float> value);
   const float* key(int64_t position) const { return keys_.data() + position * width_; }
   const float* value(int64_t position) const { return values_.data() + position * width_; }
+  int64_t width() const { return width_; }
+  // Keys, then values, of the positions begin .. end - 1, [end - begin, kv_rows] each.
+  float* copy_to(float* out, int64_t begin, int64_t end) const;
+  const float* copy_from(const float* in, int64_t begin, int64_t end);
+  void poison();  // fills everything with NaN
   int64_t bytes() const { return keys_.bytes() + values_.bytes(); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "runtime/reference/norm.h"
 #include "runtime/reference/parallel.h"
@@ -121,6 +122,15 @@ MambaState::MambaState(const model::Config& config, int max_rewind)
 void MambaState::reset() {
   std::fill(now.window.begin(), now.window.end(), 0.0F);
   std::fill(now.ssm.begin(), now.ssm.end(), 0.0F);
+}
+
+void MambaState::poison() {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (Values* values : {&now, &before}) {
+    std::fill(values->window.begin(), values->window.end(), kNan);
+    std::fill(values->ssm.begin(), values->ssm.end(), kNan);
+  }
+  std::fill_n(log.data(), log.size(), kNan);
 }
 
 void MambaState::checkpoint(const float* inputs, int64_t stride, int64_t rows) {

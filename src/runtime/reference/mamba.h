@@ -17,6 +17,7 @@ struct MambaState {
   MambaState(const model::Config& config, int max_rewind);
 
   void reset();
+  void poison();  // fills everything with NaN
   // Remembers the state and, token by token, what the next `rows` tokens will feed into it.
   // `inputs` are rows of xBC and dt, `stride` floats apart.
   void checkpoint(const float* inputs, int64_t stride, int64_t rows);

@@ -38,6 +38,17 @@ class MtpHead {
   // Forgets the tokens from position `length` on; at least the position before the last append().
   void rewind(int slot, int64_t length);
 
+  // What a snapshot has of the head (all entries but the last token's, whose successor is unknown,
+  // are made first): the caches' positions from the parent's last one on; last token and hidden
+  // state.
+  int64_t cache_floats(int64_t parent, int64_t length) const;
+  int64_t state_floats() const { return 1 + hidden_size_; }
+  float* save_cache(Context& context, Work& work, int slot, int64_t parent, float* out);
+  void save_state(int slot, float* out) const;
+  const float* restore_cache(int slot, int64_t parent, int64_t length, const float* in);
+  void restore_state(int slot, int64_t length, const float* in);
+  void poison(int slot);
+
   void draft(Context& context, Work& work, std::span<const Draft> batch);
   std::span<const int32_t> drafts(int entry) const;
   std::span<const float> draft_logits(int entry, int step) const;

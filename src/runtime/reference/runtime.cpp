@@ -57,8 +57,15 @@ class ReferenceRuntime final : public Runtime {
     return mtp_->draft_logits(entry, step);
   }
 
+  bool has_snapshots() const override { return true; }
+  SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override;
+  Snapshot save(int slot, int64_t parent) override;
+  void restore(int slot, std::span<const Snapshot> chain) override;
+
  private:
   static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
+
+  void poison(int slot);
 
   void set_rows(std::span<const Extend> batch);
   void run_layer(int layer, int rows);
@@ -116,6 +123,9 @@ ReferenceRuntime::ReferenceRuntime(std::shared_ptr<const model::Model> model,
   mixed_ = Buffer(rows * config.hidden_size);
   logits_ = Buffer(rows * config.vocab_size);
   segments_.reserve(slots_.size());
+  if (options_.poison_free_slots) {
+    for (int slot = 0; slot < options_.max_num_seqs; ++slot) reset(slot);
+  }
 }
 
 std::string ReferenceRuntime::description() const {
@@ -159,6 +169,7 @@ void ReferenceRuntime::observe_hidden(int layer, std::span<const float> hidden, 
 
 void ReferenceRuntime::reset(int slot) {
   check_slot(options_, slot);
+  if (options_.poison_free_slots) poison(slot);
   slots_[index(slot)] = {};
   for (LayerState& layer : layers_) {
     if (!layer.mamba.empty()) layer.mamba[index(slot)].reset();
@@ -278,6 +289,75 @@ void ReferenceRuntime::rewind(int slot_index, int64_t length) {
 void ReferenceRuntime::draft(std::span<const Draft> batch) {
   check_draft(*this, batch);
   mtp_->draft(context_, work_, batch);
+}
+
+void ReferenceRuntime::poison(int slot) {
+  for (LayerState& layer : layers_) {
+    if (!layer.mamba.empty()) layer.mamba[index(slot)].poison();
+    if (!layer.kv.empty()) layer.kv[index(slot)].poison();
+  }
+  if (mtp_) mtp_->poison(slot);
+}
+
+SnapshotBytes ReferenceRuntime::snapshot_bytes(int64_t parent, int64_t length) const {
+  const model::Config& config = model_->config;
+  int64_t caches = mtp_ ? mtp_->cache_floats(parent, length) : 0;
+  int64_t state = mtp_ ? mtp_->state_floats() : 0;
+  for (const LayerState& layer : layers_) {
+    if (!layer.kv.empty()) caches += 2 * (length - parent) * config.kv_rows();
+    if (layer.mamba.empty()) continue;
+    const MambaState::Values& values = layer.mamba.front().now;
+    state += static_cast<int64_t>(values.window.size() + values.ssm.size());
+  }
+  constexpr int64_t kFloat = sizeof(float);
+  return {caches * kFloat, state * kFloat};
+}
+
+Snapshot ReferenceRuntime::save(int slot, int64_t parent) {
+  check_save(*this, slot, parent);
+  const int64_t length = slots_[index(slot)].length;
+  const SnapshotBytes bytes = snapshot_bytes(parent, length);
+  const auto caches = std::make_shared<std::byte[]>(static_cast<std::size_t>(bytes.caches));
+  const auto state = std::make_shared<std::byte[]>(static_cast<std::size_t>(bytes.state));
+  auto* cache = reinterpret_cast<float*>(caches.get());
+  auto* values = reinterpret_cast<float*>(state.get());
+  for (const LayerState& layer : layers_) {
+    if (!layer.kv.empty()) cache = layer.kv[index(slot)].copy_to(cache, parent, length);
+    if (layer.mamba.empty()) continue;
+    const MambaState::Values& now = layer.mamba[index(slot)].now;
+    values = std::copy(now.window.begin(), now.window.end(), values);
+    values = std::copy(now.ssm.begin(), now.ssm.end(), values);
+  }
+  if (mtp_) {
+    mtp_->save_cache(context_, work_, slot, parent, cache);
+    mtp_->save_state(slot, values);
+  }
+  return {parent, length, caches, state};
+}
+
+void ReferenceRuntime::restore(int slot, std::span<const Snapshot> chain) {
+  check_restore(*this, slot, chain);
+  reset(slot);
+  for (const Snapshot& snapshot : chain) {
+    const auto* cache = reinterpret_cast<const float*>(snapshot.caches.get());
+    for (LayerState& layer : layers_) {
+      if (layer.kv.empty()) continue;
+      cache = layer.kv[index(slot)].copy_from(cache, snapshot.parent, snapshot.length);
+    }
+    if (mtp_) mtp_->restore_cache(slot, snapshot.parent, snapshot.length, cache);
+  }
+  const Snapshot& last = chain.back();
+  const auto* values = reinterpret_cast<const float*>(last.state.get());
+  for (LayerState& layer : layers_) {
+    if (layer.mamba.empty()) continue;
+    MambaState::Values& now = layer.mamba[index(slot)].now;
+    std::copy_n(values, now.window.size(), now.window.begin());
+    values += now.window.size();
+    std::copy_n(values, now.ssm.size(), now.ssm.begin());
+    values += now.ssm.size();
+  }
+  if (mtp_) mtp_->restore_state(slot, last.length, values);
+  slots_[index(slot)] = {.length = last.length, .rewindable_to = last.length};
 }
 
 }  // namespace
