@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "engine/admission.h"
 #include "model/audit.h"
 
 namespace levin::engine {
@@ -244,6 +245,11 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   if (runtime_options.kv_cache_dtype == runtime::KvCacheDType::kFp8 &&
       !has_kv_scales(*engine->model)) {
     spdlog::warn("FP8 KV cache, but the checkpoint has no k_scale and v_scale: 1 is used");
+  }
+  if (options.slot_memory_bytes > 0) {
+    if (runtime_options.max_model_len == 0) runtime_options.max_model_len = trained;
+    runtime_options.max_num_seqs =
+        fit_slots(engine->model->config, runtime_options, options.slot_memory_bytes);
   }
   if (options.make_runtime) {
     engine->runtime = options.make_runtime(engine->model, runtime_options);

@@ -24,6 +24,8 @@ struct LoadOptions {
   // set here.
   std::optional<runtime::KvCacheDType> kv_cache_dtype;
   std::optional<runtime::SsmCacheDType> ssm_cache_dtype;
+  // Memory for the slots; max_num_seqs is clamped to what fits (admission.h). 0: any.
+  int64_t slot_memory_bytes = 0;
   // For a device that this room does not know: makes the runtime, instead of what runtime_kind
   // says; and the model of a dummy load, whose weights are then made there.
   std::function<std::unique_ptr<runtime::Runtime>(std::shared_ptr<const model::Model>,

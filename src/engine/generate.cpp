@@ -3,31 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
-#include <random>
+#include <exception>
 
 #include "core/error.h"
-#include "engine/round.h"
-#include "engine/sequence.h"
+#include "engine/scheduler.h"
 
 namespace levin::engine {
 namespace {
 
-[[noreturn]] void refuse(std::size_t request, std::string what, std::string expected,
+[[noreturn]] void refuse(std::string_view request, std::string what, std::string expected,
                          std::string found, std::string hint = {}) {
   throw Error({.what = std::move(what),
-               .where = fmt::format("request {}", request),
+               .where = std::string(request),
                .expected = std::move(expected),
                .found = std::move(found),
                .hint = std::move(hint)});
 }
 
-void check_prompt(const Engine& engine, const Request& request, std::size_t index) {
+void check_prompt(const Engine& engine, const Request& request, std::string_view where) {
   const int64_t context = engine.runtime->options().max_model_len;
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length == 0) refuse(index, "prompt is empty", "at least one token", "none");
+  if (length == 0) refuse(where, "prompt is empty", "at least one token", "none");
   if (length >= context) {
-    refuse(index, "prompt is longer than the context",
+    refuse(where, "prompt is longer than the context",
            fmt::format("at most {} tokens, so that one can follow", context - 1),
            fmt::format("{} tokens", length), "raise --max-model-len or shorten the prompt");
   }
@@ -36,109 +34,25 @@ void check_prompt(const Engine& engine, const Request& request, std::size_t inde
        {&request.prompt, &request.given_drafts, &request.sampling.stop_token_ids}) {
     for (const int32_t token : *tokens) {
       if (token >= 0 && token < vocab) continue;
-      refuse(index, "token id is not in the vocabulary", fmt::format("0 to {}", vocab - 1),
+      refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab - 1),
              fmt::format("{}", token));
     }
   }
 }
 
-void check_speculation(const Engine& engine, const Request& request, std::size_t index) {
+void check_speculation(const Engine& engine, const Request& request, std::string_view where) {
   const int drafts = request.speculation.num_speculative_tokens;
   const runtime::Options& options = engine.runtime->options();
   if (drafts < 0 || drafts > options.max_rewind - 1) {
-    refuse(index, "num_speculative_tokens is out of range",
+    refuse(where, "num_speculative_tokens is out of range",
            fmt::format("0 to {}", options.max_rewind - 1), fmt::format("{}", drafts),
            "the runtime's max_rewind bounds a block of the last token and its drafts");
   }
   if (drafts > 0 && request.given_drafts.empty() && !options.mtp) {
-    refuse(index, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
+    refuse(where, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
            "none");
   }
 }
-
-void check(const Engine& engine, const Request& request, std::size_t index) {
-  check_prompt(engine, request, index);
-  validate(request.sampling);
-  check_speculation(engine, request, index);
-  if (!request.sampling.stop.empty() && !engine.tokenizer) {
-    refuse(index, "stop strings need a tokenizer", "tokenizer.json in the model folder", "none");
-  }
-}
-
-uint64_t seed_of(const Request& request) {
-  if (request.sampling.seed) return *request.sampling.seed;
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
-// Requests in the slots of the runtime.
-class Wave {
- public:
-  Wave(Engine& engine, std::span<const Request> requests, std::span<Result> results)
-      : engine_(engine), requests_(requests), results_(results), rounds_(*engine.runtime) {
-    for (int slot = engine.runtime->options().max_num_seqs - 1; slot >= 0; --slot) {
-      free_slots_.push_back(slot);
-    }
-  }
-
-  void run() {
-    while (next_ < requests_.size() || !running_.empty()) {
-      admit();
-      views_.clear();
-      for (const Running& running : running_) views_.push_back(running.sequence.get());
-      rounds_.run(views_);
-      report();
-      retire();
-    }
-  }
-
- private:
-  struct Running {
-    std::unique_ptr<Sequence> sequence;
-    std::size_t request;
-  };
-
-  void admit() {
-    while (next_ < requests_.size() && !free_slots_.empty()) {
-      const int slot = free_slots_.back();
-      free_slots_.pop_back();
-      engine_.runtime->reset(slot);
-      const Request& request = requests_[next_];
-      running_.push_back(
-          {std::make_unique<Sequence>(engine_, request, slot, seed_of(request)), next_});
-      ++next_;
-    }
-  }
-
-  void report() {
-    for (const Running& running : running_) {
-      Sequence& sequence = *running.sequence;
-      const Request& request = sequence.request();
-      const std::span<const int32_t> tokens = sequence.take_new_tokens();
-      if (request.on_tokens && !tokens.empty() && !request.on_tokens(tokens)) sequence.abort();
-      const std::string_view text = sequence.take_new_text();
-      if (request.on_text && !text.empty() && !request.on_text(text)) sequence.abort();
-    }
-  }
-
-  void retire() {
-    std::erase_if(running_, [&](const Running& running) {
-      if (!running.sequence->finished()) return false;
-      results_[running.request] = running.sequence->result();
-      free_slots_.push_back(running.sequence->slot());
-      return true;
-    });
-  }
-
-  Engine& engine_;
-  std::span<const Request> requests_;
-  std::span<Result> results_;
-  Rounds rounds_;
-  std::vector<int> free_slots_;
-  std::vector<Running> running_;
-  std::vector<Sequence*> views_;
-  std::size_t next_ = 0;
-};
 
 }  // namespace
 
@@ -173,10 +87,31 @@ double Timings::tpot_seconds(int64_t tokens) const {
   return tokens > 1 ? decode_seconds / static_cast<double>(tokens - 1) : 0;
 }
 
+void check_request(const Engine& engine, const Request& request, std::string_view where) {
+  check_prompt(engine, request, where);
+  validate(request.sampling);
+  check_speculation(engine, request, where);
+  if (!request.sampling.stop.empty() && !engine.tokenizer) {
+    refuse(where, "stop strings need a tokenizer", "tokenizer.json in the model folder", "none");
+  }
+}
+
 std::vector<Result> generate(Engine& engine, std::span<const Request> requests) {
-  for (std::size_t i = 0; i < requests.size(); ++i) check(engine, requests[i], i);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    check_request(engine, requests[i], fmt::format("request {}", i));
+  }
   std::vector<Result> results(requests.size());
-  Wave(engine, requests, results).run();
+  std::exception_ptr error;
+  Scheduler scheduler(engine, {.decode_slowdown = 0});
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    scheduler.submit({.request = requests[i], .on_finish = [&, i](Completion&& completion) {
+                        results[i] = std::move(completion.result);
+                        if (completion.error && !error) error = completion.error;
+                      }});
+  }
+  while (!error && scheduler.step()) {
+  }
+  if (error) std::rethrow_exception(error);
   return results;
 }
 

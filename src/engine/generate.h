@@ -17,6 +17,8 @@ namespace levin::engine {
 // vLLM's --speculative-config: {"method": "mtp", "num_speculative_tokens": k}.
 struct SpeculativeConfig {
   int num_speculative_tokens = 0;  // 0: off
+  // Each round drafts as many as pay, from 0 to num_speculative_tokens (step_policy.h).
+  bool adaptive = false;
 };
 
 // vLLM's names: a stop token or string; max_tokens or the end of the context; cancelled.
@@ -36,6 +38,7 @@ struct SpeculationStats {
 };
 
 struct Timings {
+  double queue_seconds = 0;   // submission to a slot
   double ttft_seconds = 0;    // start of the request's prefill to its first token
   double decode_seconds = 0;  // first token to last token
   // decode seconds per token after the first; 0 for a single token
@@ -62,16 +65,22 @@ struct Result {
   std::vector<int32_t> tokens;  // without the prompt; a stop token that ended it is included
   std::string text;             // decoded, without the stop token, cut before a stop string
   FinishReason finish_reason = FinishReason::kLength;
-  std::string stop_reason;  // the stop string or token that matched
+  std::string stop_reason;    // the stop string or token that matched; why it was aborted
+  int64_t cached_tokens = 0;  // of the prompt, restored and not computed
+  int preemptions = 0;        // times it lost its slot to another request
   SpeculationStats speculation;
   Timings timings;
 };
 
-// Runs all requests, in waves of up to max_num_seqs that are refilled as sequences finish; results
-// in the same order. A request without a seed gets a random one. Throws Error before anything runs
-// when a request cannot be run: empty prompt or one that leaves no room in the context, token ids
-// outside the vocabulary, sampling parameters out of range, stop strings without a tokenizer,
-// speculation without a draft head or with more drafts than can be rewound.
+// Throws Error when a request cannot be run: empty prompt or one that leaves no room in the
+// context, token ids outside the vocabulary, sampling parameters out of range, stop strings without
+// a tokenizer, speculation without a draft head or with more drafts than can be rewound. `where`
+// names the request.
+void check_request(const Engine& engine, const Request& request, std::string_view where);
+
+// Runs all requests, up to max_num_seqs at a time (a Scheduler of its own); results in the same
+// order. A request without a seed gets a random one. Throws Error as check_request() does, before
+// anything runs, and what a callback throws.
 std::vector<Result> generate(Engine& engine, std::span<const Request> requests);
 
 }  // namespace levin::engine

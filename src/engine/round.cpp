@@ -17,29 +17,49 @@ Rounds::Rounds(runtime::Runtime& runtime)
     proposal.reserve(static_cast<std::size_t>(runtime.options().max_rewind));
   }
   for (Feed& feed : feeds_) feed.tokens.reserve(static_cast<std::size_t>(budget_));
+  report_.drafts_tried.resize(static_cast<std::size_t>(runtime.options().max_rewind));
+  report_.drafts_right.resize(report_.drafts_tried.size());
+  report_.speculation.num_accepted_tokens_per_pos.resize(report_.drafts_tried.size());
 }
 
-void Rounds::run(std::span<Sequence* const> sequences) {
-  draft(sequences);
+void Rounds::run(std::span<Sequence* const> sequences, const RoundLimits& limits) {
+  const auto start = Sequence::Clock::now();
+  clear_report();
+  draft(sequences, limits.adaptive_drafts);
+  const auto drafted = Sequence::Clock::now();
   for (Sequence* sequence : sequences) {
     if (!sequence->finished() && sequence->prefilled()) add_block(*sequence);
   }
   if (budget_ == 0) flush();  // so that some prompt always advances
+  int64_t prompt_budget = limits.prompt_tokens;
   for (Sequence* sequence : sequences) {
-    if (!sequence->finished() && !sequence->prefilled()) add_prompt_chunk(*sequence);
+    if (sequence->finished() || sequence->prefilled()) continue;
+    prompt_budget -= add_prompt_chunk(*sequence, std::min(budget_, prompt_budget));
   }
   flush();
+  report_.draft_seconds = std::chrono::duration<double>(drafted - start).count();
+  report_.extend_seconds = std::chrono::duration<double>(Sequence::Clock::now() - drafted).count();
+}
+
+void Rounds::clear_report() {
+  report_.decoding = report_.decode_rows = report_.drafting = report_.draft_steps = 0;
+  report_.prompt_rows = 0;
+  SpeculationStats& stats = report_.speculation;
+  stats.num_drafts = stats.num_draft_tokens = stats.num_accepted_tokens = 0;
+  std::fill(stats.num_accepted_tokens_per_pos.begin(), stats.num_accepted_tokens_per_pos.end(), 0);
+  std::fill(report_.drafts_tried.begin(), report_.drafts_tried.end(), 0);
+  std::fill(report_.drafts_right.begin(), report_.drafts_right.end(), 0);
 }
 
 // proposals_ of every sequence that wants drafts, from outside or from the draft head.
-void Rounds::draft(std::span<Sequence* const> sequences) {
+void Rounds::draft(std::span<Sequence* const> sequences, int adaptive_drafts) {
   draft_batch_.clear();
   const int widest = runtime_.options().max_extend_tokens - 1;
   for (Sequence* sequence : sequences) {
     auto& proposal = proposals_[static_cast<std::size_t>(sequence->slot())];
     proposal.clear();
     if (sequence->finished() || !sequence->prefilled()) continue;
-    const int wanted = std::min(sequence->wanted_drafts(), widest);
+    const int wanted = std::min(sequence->wanted_drafts(adaptive_drafts), widest);
     if (wanted == 0) continue;
     if (!sequence->request().given_drafts.empty()) {
       const std::span<const int32_t> given = sequence->given_drafts(wanted);
@@ -51,8 +71,10 @@ void Rounds::draft(std::span<Sequence* const> sequences) {
   }
   if (draft_batch_.empty()) return;
   runtime_.draft(draft_batch_);
+  report_.drafting = static_cast<int>(draft_batch_.size());
   for (std::size_t entry = 0; entry < draft_batch_.size(); ++entry) {
     const std::span<const int32_t> drafts = runtime_.drafts(static_cast<int>(entry));
+    report_.draft_steps = std::max(report_.draft_steps, draft_batch_[entry].k);
     proposals_[static_cast<std::size_t>(draft_batch_[entry].slot)].assign(drafts.begin(),
                                                                           drafts.end());
   }
@@ -71,21 +93,25 @@ void Rounds::add_block(Sequence& sequence) {
   const auto rows = static_cast<int64_t>(1 + proposal.size());
   if (rows > budget_) flush();
   budget_ -= rows;
+  ++report_.decoding;
+  report_.decode_rows += static_cast<int>(rows);
   Feed& feed = next_feed(sequence);
   feed.tokens.assign(1, sequence.tokens().back());
   feed.tokens.insert(feed.tokens.end(), proposal.begin(), proposal.end());
   feed.drafts = static_cast<int>(proposal.size());
 }
 
-void Rounds::add_prompt_chunk(Sequence& sequence) {
+int64_t Rounds::add_prompt_chunk(Sequence& sequence, int64_t most) {
+  if (most <= 0) return 0;  // its turn comes in a later round
   sequence.started(Sequence::Clock::now());
-  const std::span<const int32_t> rest = sequence.unconsumed();
-  const std::size_t size = std::min(rest.size(), static_cast<std::size_t>(budget_));
-  if (size == 0) return;  // its turn comes in a later round
-  budget_ -= static_cast<int64_t>(size);
+  const std::span<const int32_t> chunk = sequence.prefill_chunk(most);
+  const auto size = static_cast<int64_t>(chunk.size());
+  budget_ -= size;
+  report_.prompt_rows += size;
   Feed& feed = next_feed(sequence);
-  feed.tokens.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(size));
-  feed.ends_prompt = size == rest.size();
+  feed.tokens.assign(chunk.begin(), chunk.end());
+  feed.ends_prompt = sequence.chooses_after(chunk.size());
+  return size;
 }
 
 void Rounds::flush() {
@@ -129,14 +155,23 @@ void Rounds::accept(const Feed& feed, int entry) {
   if (rows <= feed.drafts) {
     runtime_.rewind(sequence.slot(), static_cast<int64_t>(sequence.tokens().size()) - 1);
   }
-  if (feed.drafts == 0) return;
-  SpeculationStats& stats = sequence.speculation;
-  ++stats.num_drafts;
-  stats.num_draft_tokens += feed.drafts;
-  stats.num_accepted_tokens += accepted;
-  for (int i = 0; i < accepted; ++i) {
-    ++stats.num_accepted_tokens_per_pos[static_cast<std::size_t>(i)];
+  if (feed.drafts > 0) count_drafts(sequence, feed.drafts, accepted);
+}
+
+void Rounds::count_drafts(Sequence& sequence, int drafts, int accepted) {
+  for (SpeculationStats* stats : {&sequence.speculation, &report_.speculation}) {
+    ++stats->num_drafts;
+    stats->num_draft_tokens += drafts;
+    stats->num_accepted_tokens += accepted;
+    for (int i = 0; i < accepted; ++i) {
+      ++stats->num_accepted_tokens_per_pos[static_cast<std::size_t>(i)];
+    }
   }
+  if (!sequence.request().given_drafts.empty()) return;
+  // A sequence that ends with an accepted draft says nothing about those after it.
+  const int tried = sequence.finished() ? accepted : std::min(drafts, accepted + 1);
+  for (int i = 0; i < tried; ++i) ++report_.drafts_tried[static_cast<std::size_t>(i)];
+  for (int i = 0; i < accepted; ++i) ++report_.drafts_right[static_cast<std::size_t>(i)];
 }
 
 }  // namespace levin::engine

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -21,14 +22,36 @@
 
 namespace levin::engine {
 
+struct RoundLimits {
+  int64_t prompt_tokens = std::numeric_limits<int64_t>::max();  // of all prompts together
+  int adaptive_drafts = std::numeric_limits<int>::max();        // SpeculativeConfig::adaptive
+};
+
+// What a round did, and how long it took.
+struct RoundReport {
+  int decoding = 0;  // sequences behind their prompt
+  int decode_rows = 0;
+  int64_t prompt_rows = 0;
+  int drafting = 0;     // sequences that the draft head proposed for
+  int draft_steps = 0;  // proposals for the one with most
+  double draft_seconds = 0;
+  double extend_seconds = 0;          // everything else
+  SpeculationStats speculation = {};  // of all drafts, given ones too
+  // By place of a proposal of the draft head: how often those before it were all right, and how
+  // often it was too. [max_rewind]
+  std::vector<int> drafts_tried = {}, drafts_right = {};
+};
+
 class Rounds {
  public:
   explicit Rounds(runtime::Runtime& runtime);
 
   // Advances every sequence that is not finished: those behind their prompt by 1 to 1 + k tokens,
-  // prompts by a chunk, first come first served, as far as max_extend_tokens allows. Allocates
-  // nothing.
-  void run(std::span<Sequence* const> sequences);
+  // prompts by a chunk, first come first served, as far as max_extend_tokens and the limits allow.
+  // Allocates nothing.
+  void run(std::span<Sequence* const> sequences, const RoundLimits& limits = {});
+  // Of the last run().
+  const RoundReport& report() const { return report_; }
 
  private:
   // A sequence's part of the current extend().
@@ -39,13 +62,16 @@ class Rounds {
     bool ends_prompt = false;
   };
 
-  void draft(std::span<Sequence* const> sequences);
+  void clear_report();
+  void draft(std::span<Sequence* const> sequences, int adaptive_drafts);
   void add_block(Sequence& sequence);
-  void add_prompt_chunk(Sequence& sequence);
+  // At most `most` tokens; how many it was.
+  int64_t add_prompt_chunk(Sequence& sequence, int64_t most);
   Feed& next_feed(Sequence& sequence);
   // Extends by everything that has been fed and puts out tokens.
   void flush();
   void accept(const Feed& feed, int entry);
+  void count_drafts(Sequence& sequence, int drafts, int accepted);
 
   runtime::Runtime& runtime_;
   Sampler sampler_;
@@ -55,6 +81,7 @@ class Rounds {
   std::vector<Feed> feeds_;                      // the first `feed_count_` are in use
   std::size_t feed_count_ = 0;
   std::vector<runtime::Extend> batch_;
+  RoundReport report_;
 };
 
 }  // namespace levin::engine

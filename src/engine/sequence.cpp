@@ -13,6 +13,7 @@ Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint6
       seed_(seed),
       tokens_(request.prompt),
       prompt_length_(request.prompt.size()),
+      prefill_length_(request.prompt.size()),
       reported_(request.prompt.size()),
       history_(request.sampling, engine.model->config.vocab_size,
                static_cast<int64_t>(request.prompt.size()) + remaining()),
@@ -40,8 +41,23 @@ int64_t Sequence::remaining() const {
                   engine_.runtime->options().max_model_len - length);
 }
 
-int Sequence::wanted_drafts() const {
+std::span<const int32_t> Sequence::prefill_chunk(int64_t most) const {
+  const std::size_t end = pause_ > consumed_ ? std::min(pause_, prefill_length_) : prefill_length_;
+  const std::size_t size = std::min(end - consumed_, static_cast<std::size_t>(most));
+  return std::span(tokens_).subspan(consumed_, size);
+}
+
+void Sequence::resume(int slot, int64_t consumed) {
+  slot_ = slot;
+  consumed_ = static_cast<std::size_t>(consumed);
+  prefill_length_ = tokens_.size() - 1;
+  pause_ = 0;
+}
+
+int Sequence::wanted_drafts(int most) const {
+  if (consumed_ == 0) return 0;  // there is nothing to draft from
   int wanted = max_drafts();
+  if (request_.speculation.adaptive) wanted = std::min(wanted, most);
   if (!request_.given_drafts.empty()) wanted = static_cast<int>(given_drafts(wanted).size());
   // Drafts beyond the last token that may be put out are useless.
   return static_cast<int>(std::clamp<int64_t>(remaining() - 1, 0, wanted));
@@ -86,8 +102,8 @@ void Sequence::finish(FinishReason reason, std::string stop_reason) {
   stop_reason_ = std::move(stop_reason);
 }
 
-void Sequence::abort() {
-  if (!finished()) finish(FinishReason::kAbort, "");
+void Sequence::abort(std::string reason) {
+  if (!finished()) finish(FinishReason::kAbort, std::move(reason));
 }
 
 void Sequence::started(Clock::time_point now) {

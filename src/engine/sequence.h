@@ -27,14 +27,19 @@ class Sequence {
   // Prompt and output.
   std::span<const int32_t> tokens() const { return tokens_; }
   std::span<const int32_t> output() const { return std::span(tokens_).subspan(prompt_length_); }
-  // Whether the whole prompt has been consumed, so that a token can be chosen.
-  bool prefilled() const { return consumed_ >= prompt_length_; }
-  // Tokens not yet given to the runtime: the rest of the prompt, or the last token chosen.
-  std::span<const int32_t> unconsumed() const { return std::span(tokens_).subspan(consumed_); }
+  // Tokens that the runtime has consumed.
+  int64_t consumed() const { return static_cast<int64_t>(consumed_); }
+  // Whether everything has been consumed that needs no choice: the prompt; after resume(), all
+  // tokens but the last, which then begins a block like a token just chosen.
+  bool prefilled() const { return consumed_ >= prefill_length_; }
+  // The next tokens to prefill, at most `most` and not beyond a pause.
+  std::span<const int32_t> prefill_chunk(int64_t most) const;
+  // Whether the token after the next `count` ones is to be chosen.
+  bool chooses_after(std::size_t count) const { return consumed_ + count == tokens_.size(); }
   // Tokens that may still be put out before max_tokens or the end of the context.
   int64_t remaining() const;
-  // How many tokens should be drafted now.
-  int wanted_drafts() const;
+  // How many tokens should be drafted now; at most `most` when the request leaves it open.
+  int wanted_drafts(int most) const;
   // The next tokens of Request::given_drafts, at most `count`; none once the output differs.
   std::span<const int32_t> given_drafts(int count) const;
 
@@ -45,8 +50,13 @@ class Sequence {
   // Puts out a token and decides whether it was the last one.
   void append(int32_t token);
 
+  // Goes on in `slot`, whose sequence is the first `consumed` tokens of this one (not all).
+  void resume(int slot, int64_t consumed);
+  // Prefilling stops at this length, so that the state there can be saved.
+  void pause_at(int64_t length) { pause_ = static_cast<std::size_t>(length); }
+
   // Ends the sequence from outside.
-  void abort();
+  void abort(std::string reason);
   bool finished() const { return finish_reason_.has_value(); }
 
   // Time stamps; the first of each counts.
@@ -72,8 +82,10 @@ class Sequence {
   uint64_t seed_;
   std::vector<int32_t> tokens_;
   std::size_t prompt_length_;
+  std::size_t prefill_length_;
   std::size_t consumed_ = 0;
-  std::size_t reported_;  // of tokens_, by take_new_tokens()
+  std::size_t pause_ = 0;  // none when behind consumed_
+  std::size_t reported_;   // of tokens_, by take_new_tokens()
   std::size_t reported_text_ = 0;
   bool follows_given_ = true;   // the output so far is a prefix of given_drafts
   std::vector<int32_t> stops_;  // token ids that end it

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
@@ -60,6 +61,7 @@ class FakeRuntime final : public runtime::Runtime {
         if (i + rows < entry.tokens.size()) continue;
         target_(slot.tokens, own.emplace_back(vocab()));
       }
+      extended_tokens += static_cast<int64_t>(entry.tokens.size());
       longest_extend = std::max(longest_extend, entry.tokens.size());
     }
   }
@@ -95,7 +97,39 @@ class FakeRuntime final : public runtime::Runtime {
   }
   std::span<const float> draft_logits(int, int) const override { return {}; }
 
+  // A snapshot's caches are the tokens of its part; its state is as large as 16 of them.
+  bool has_snapshots() const override { return true; }
+  runtime::SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override {
+    return {(length - parent) * kTokenBytes, 16 * kTokenBytes};
+  }
+  runtime::Snapshot save(int slot, int64_t parent) override {
+    runtime::check_save(*this, slot, parent);
+    const Tokens& tokens = slots_[static_cast<std::size_t>(slot)].tokens;
+    const auto bytes = snapshot_bytes(parent, length(slot));
+    const auto part = std::make_shared<std::byte[]>(static_cast<std::size_t>(bytes.caches));
+    std::memcpy(part.get(), tokens.data() + parent, static_cast<std::size_t>(bytes.caches));
+    return {parent, length(slot), part,
+            std::make_shared<std::byte[]>(static_cast<std::size_t>(bytes.state))};
+  }
+  void restore(int slot, std::span<const runtime::Snapshot> chain) override {
+    runtime::check_restore(*this, slot, chain);
+    Tokens tokens(static_cast<std::size_t>(chain.back().length));
+    for (const runtime::Snapshot& snapshot : chain) {
+      std::memcpy(tokens.data() + snapshot.parent, snapshot.caches.get(),
+                  static_cast<std::size_t>((snapshot.length - snapshot.parent) * kTokenBytes));
+    }
+    const std::size_t length = tokens.size();
+    slots_[static_cast<std::size_t>(slot)] = {std::move(tokens), length};
+  }
+
+  static constexpr int64_t kTokenBytes = sizeof(int32_t);
+
+  const Tokens& tokens_in(int slot) const {
+    return slots_.at(static_cast<std::size_t>(slot)).tokens;
+  }
+
   int extends = 0;
+  int64_t extended_tokens = 0;
   std::size_t longest_extend = 0;
 
  private:
