@@ -15,18 +15,28 @@
 namespace levin {
 namespace {
 
-// About 20 microseconds of spinning before the core is given up: longer than a phase of the step,
-// shorter than a scheduler tick.
-constexpr int kSpins = 4000;
+// Spinning before the kernel is asked to wait: tens of microseconds, longer than threads of a phase
+// differ, shorter than a scheduler tick.
+constexpr int kMostSpins = 4000;
+constexpr int kLeastSpins = 60;
 
-void relax(int& spins) {
-  if (++spins > kSpins) {
-    std::this_thread::yield();
-    return;
-  }
+// Waits until `value` is no longer `old`. On a machine that is busy with other things two threads
+// of a team may share one core: then whoever spins keeps the other from what is waited for. So
+// spinning in vain makes the next spin shorter, and a wait that ends in time makes it longer again.
+template <typename T>
+void wait_for_change(const std::atomic<T>& value, T old) {
+  thread_local int most = kMostSpins;
+  for (int spin = 0; spin < most; ++spin) {
+    if (value.load(std::memory_order_acquire) != old) {
+      most = std::min(2 * most, kMostSpins);
+      return;
+    }
 #if defined(__x86_64__)
-  _mm_pause();
+    _mm_pause();
 #endif
+  }
+  most = std::max(most / 2, kLeastSpins);
+  value.wait(old, std::memory_order_acquire);
 }
 
 }  // namespace
@@ -36,10 +46,10 @@ void SpinBarrier::wait() {
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == participants_) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.store(phase + 1, std::memory_order_release);
+    phase_.notify_all();  // a look at a counter unless somebody sleeps
     return;
   }
-  int spins = 0;
-  while (phase_.load(std::memory_order_acquire) == phase) relax(spins);
+  wait_for_change(phase_, phase);
 }
 
 ThreadTeam::ThreadTeam(int size) : size_(std::max(size, 1)), barrier_(size_) {
@@ -75,21 +85,21 @@ void ThreadTeam::start_and_wait() {
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   task_(context_, 0);
-  int spins = 0;
-  while (running_.load(std::memory_order_acquire) != 0) relax(spins);
+  for (int left = running_.load(std::memory_order_acquire); left != 0;
+       left = running_.load(std::memory_order_acquire)) {
+    wait_for_change(running_, left);
+  }
 }
 
 void ThreadTeam::worker(int thread) {
   uint32_t seen = 0;
   while (true) {
-    int spins = 0;
-    // Spin first: the next step usually follows at once. Then sleep in the kernel.
-    while (generation_.load(std::memory_order_acquire) == seen && spins < kSpins) relax(spins);
-    generation_.wait(seen, std::memory_order_acquire);
+    wait_for_change(generation_, seen);
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;
     task_(context_, thread);
     running_.fetch_sub(1, std::memory_order_release);
+    running_.notify_all();
   }
 }
 

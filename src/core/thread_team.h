@@ -12,7 +12,7 @@
 
 namespace levin {
 
-// Spins for a short while and then yields, so that a team larger than the free cores still makes
+// Spins for a short while and then sleeps, so that a team larger than the free cores still makes
 // progress.
 class SpinBarrier {
  public:
