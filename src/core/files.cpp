@@ -52,6 +52,20 @@ bool rename_to_new(const fs::path& from, const fs::path& to) {
   return ::link(from.c_str(), to.c_str()) == 0 && ::unlink(from.c_str()) == 0;
 }
 
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// A file of `folder` that has no name yet; -1 when the file system cannot have that.
+int open_nameless(const fs::path& folder) {
+  return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+}
+
+bool give_name(int descriptor, const fs::path& path) {
+  const std::string self = fmt::format("/proc/self/fd/{}", descriptor);
+  return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
@@ -99,8 +113,7 @@ void check_output_file(const fs::path& path, Existing existing) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
-    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    if (path.has_filename() && fs::is_directory(folder, error)) return;
+    if (path.has_filename() && fs::is_directory(folder_of(path), error)) return;
     throw Error({.what = "no folder to write the file into",
                  .where = path.empty() ? "an empty name" : path.string(),
                  .expected = {},
@@ -123,20 +136,31 @@ void check_output_file(const fs::path& path, Existing existing) {
 AtomicFile::AtomicFile(fs::path path, Existing existing)
     : path_(target_of(std::move(path))), existing_(existing) {
   check_output_file(path_, existing_);
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
-    temporary_ = path_;
-    temporary_ += fmt::format(".{}-{}.partial", ::getpid(), attempt);
+  descriptor_ = open_nameless(folder_of(path_));
+  if (descriptor_ >= 0) return;
+  with_temporary_name([&] {
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (descriptor_ < 0 && errno != EEXIST) {
-      throw_errno("cannot create file", path_, ExitCode::kMachine);
-    }
-  }
+    return descriptor_ >= 0;
+  });
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+template <typename Create>
+void AtomicFile::with_temporary_name(Create&& create) {
+  for (int attempt = 0;; ++attempt) {
+    temporary_ = path_;
+    temporary_ += fmt::format(".{}-{}.partial", ::getpid(), attempt);
+    if (create()) return;
+    if (errno != EEXIST) {
+      temporary_.clear();
+      throw_errno("cannot create file", path_, ExitCode::kMachine);
+    }
+  }
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -144,7 +168,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
     const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      throw_errno("cannot write file", temporary_, ExitCode::kMachine);
+      throw_errno("cannot write file", path_, ExitCode::kMachine);
     }
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
@@ -156,7 +180,7 @@ void AtomicFile::write(std::string_view text) {
 
 void AtomicFile::reserve(uint64_t bytes) {
   errno = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
-  if (errno != 0) throw_errno("cannot reserve space for file", temporary_, ExitCode::kMachine);
+  if (errno != 0) throw_errno("cannot reserve space for file", path_, ExitCode::kMachine);
 }
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
@@ -165,7 +189,7 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
         ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0) {
       if (errno == EINTR) continue;
-      throw_errno("cannot write file", temporary_, ExitCode::kMachine);
+      throw_errno("cannot write file", path_, ExitCode::kMachine);
     }
     bytes = bytes.subspan(static_cast<std::size_t>(written));
     offset += static_cast<uint64_t>(written);
@@ -173,13 +197,14 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) throw_errno("cannot flush file", temporary_, ExitCode::kMachine);
+  if (::fsync(descriptor_) != 0) throw_errno("cannot flush file", path_, ExitCode::kMachine);
+  if (temporary_.empty()) with_temporary_name([&] { return give_name(descriptor_, temporary_); });
   const bool renamed = existing_ == Existing::kRefuse
                            ? rename_to_new(temporary_, path_)
                            : ::rename(temporary_.c_str(), path_.c_str()) == 0;
   if (!renamed) throw_errno("cannot rename file into place", path_, ExitCode::kMachine);
   ::close(std::exchange(descriptor_, -1));
-  sync_folder(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+  sync_folder(folder_of(path_));
 }
 
 bool file_exists(const fs::path& path) {

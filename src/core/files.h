@@ -41,8 +41,9 @@ enum class Existing { kReplace, kRefuse };
 void check_output_file(const std::filesystem::path& path, Existing existing);
 
 // Writes a file that appears under `path` only when commit() has written, fsynced and renamed it
-// (and fsynced the folder). Destroyed without commit(), it leaves nothing behind. A symbolic link
-// at `path` is followed. Throws Error as check_output_file does, and with ExitCode::kMachine when
+// (and fsynced the folder). Without commit() it leaves nothing behind; not even when the process is
+// killed, where the file system can hold files without a name. A symbolic link at `path` is
+// followed. Throws Error as check_output_file does, and with ExitCode::kMachine when
 // the disk does not cooperate.
 class AtomicFile {
  public:
@@ -60,8 +61,12 @@ class AtomicFile {
   void commit();
 
  private:
+  // Calls create() with names in temporary_ until one is free.
+  template <typename Create>
+  void with_temporary_name(Create&& create);
+
   std::filesystem::path path_;
-  std::filesystem::path temporary_;  // beside it, unlike any other file
+  std::filesystem::path temporary_;  // beside it, unlike any other file; empty without a name
   Existing existing_;
   int descriptor_ = -1;
 };

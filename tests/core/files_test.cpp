@@ -1,9 +1,12 @@
 #include "core/files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -122,6 +125,24 @@ TEST(AtomicFileTest, TouchesNoOtherFileAndFollowsLinks) {
 }
 
 // A limit on the size of files stands in for a full disk: the same code path, without root.
+// In a file system that can hold files without a name, as those of Linux's disks and memory can.
+TEST(AtomicFileTest, KilledWritersLeaveNothing) {
+  const TempFolder folder;
+  const int nameless = ::open(folder.path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+  if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
+  ::close(nameless);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(folder / "out");
+    file.write("half a fi");
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(entries(folder), 0U);
+}
+
 TEST(AtomicFileTest, FullDisksAreTheMachines) {
   const TempFolder folder;
   std::signal(SIGXFSZ, SIG_IGN);
