@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/inspect_view.h"
 #include "cli/output.h"
 #include "core/error.h"
@@ -17,9 +18,6 @@
 namespace levin::cli {
 namespace {
 
-// Reading more than this is worth a question: --check-values.
-constexpr uint64_t kAlwaysCheckedBytes = uint64_t{4} << 30;
-
 constexpr int64_t kDefaultContext = 4096;
 
 constexpr const char* kDescription =
@@ -28,13 +26,17 @@ constexpr const char* kDescription =
     "metadata agree. Exit code 1 when they do not.\n\n"
     "With a recipe: which linears it gives which format and why, and the same sums for the\n"
     "checkpoint that levin quantize would make. Nothing is written.\n\n"
+    "With a device: loads the model there and shows how each linear is executed, and why where\n"
+    "that is not as it is stored.\n\n"
     "  levin inspect models/tiny\n"
     "  levin inspect models/tiny --recipe w4a4\n"
+    "  levin inspect models/tiny --device cpu\n"
     "  levin inspect configs/nemotron-3.5-lightning-30b-a3b --load-format dummy\n";
 
 struct InspectFlags {
   std::string model;
   std::string recipe;
+  std::string device;
   std::string load_format = "auto";
   std::string kv_cache_dtype = "auto";
   std::string ssm_cache_dtype = "auto";
@@ -74,7 +76,7 @@ void check_values(const InspectFlags& flags, Inspection& inspection) {
     inspection.values = "none: random weights";
   } else if (!inspection.good()) {
     inspection.values = "not read before the problems above are solved";
-  } else if (!flags.check_values && inspection.checkpoint->total_bytes() > kAlwaysCheckedBytes) {
+  } else if (!flags.check_values && inspection.checkpoint->total_bytes() > model::kAutoCheckBytes) {
     inspection.values = "not read; --check-values looks for NaN, infinity and impossible scales";
   } else {
     try {
@@ -115,6 +117,15 @@ Inspection inspect(const InspectFlags& flags) {
   }
   inspection.summary = summarize(flags, inspection);
   check_values(flags, inspection);
+  if (!flags.device.empty() && inspection.good()) {
+    EngineFlags engine;
+    engine.model = flags.model;
+    engine.device = flags.device;
+    engine.load_format = flags.load_format;
+    engine.kv_cache_dtype = flags.kv_cache_dtype;
+    engine.ssm_cache_dtype = flags.ssm_cache_dtype;
+    inspection.device = plan_device(flags.model, load_options(engine));
+  }
   return inspection;
 }
 
@@ -124,9 +135,13 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", kDescription);
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("MODEL", flags->model, "Hugging Face folder of the checkpoint")->required();
-  command->add_option(
+  CLI::Option* recipe = command->add_option(
       "--recipe", flags->recipe,
       "YAML file or name of a shipped recipe: show what it would make of the model");
+  command
+      ->add_option("--device", flags->device,
+                   "Load the model and show how this device executes it: auto, cpu, cuda[:N]")
+      ->excludes(recipe);
   command
       ->add_option("--load-format", flags->load_format,
                    "auto reads the tensors' headers; dummy needs config.json alone")

@@ -223,20 +223,30 @@ std::string verdict_text(const Inspection& in) {
   return text;
 }
 
+// Whole numbers of bytes and operations print as such.
+json number(double value) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (std::abs(value) < kExact && value == std::floor(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
 json part_json(const model::PartSummary& part) {
   return {{"part", part.part},
           {"format", part.format},
           {"matrices", part.linears},
           {"tensors", part.tensors},
           {"parameters", part.parameters},
-          {"bytes", part.bytes},
+          {"bytes", number(part.bytes)},
           {"bits_per_weight", part.bits_per_weight()}};
 }
 
 json cost_json(const model::Operation& sum) {
-  return {{"weight_bytes", sum.weight_bytes}, {"state_bytes", sum.state_bytes},
-          {"kv_bytes", sum.kv_bytes},         {"activation_bytes", sum.activation_bytes},
-          {"bytes", sum.memory_bytes()},      {"flops", sum.flops}};
+  return {{"weight_bytes", number(sum.weight_bytes)},
+          {"state_bytes", number(sum.state_bytes)},
+          {"kv_bytes", number(sum.kv_bytes)},
+          {"activation_bytes", number(sum.activation_bytes)},
+          {"bytes", number(sum.memory_bytes())},
+          {"flops", number(sum.flops)}};
 }
 
 json problem_json(const ErrorParts& parts) {
@@ -253,7 +263,8 @@ std::string to_text(const Inspection& in) {
   std::string text = head_text(in) + "\n";
   if (in.plan) text += quantize::plan_table(*in.plan, in.checkpoint.get()) + "\n";
   return text + parts_text(in.summary) + "\n" + step_text(in.summary) + "\n" +
-         rounds_text(in.summary) + memory_text(in) + "\n" + verdict_text(in);
+         rounds_text(in.summary) + memory_text(in) + "\n" +
+         (in.device ? to_text(*in.device) + "\n" : "") + verdict_text(in);
 }
 
 json to_json(const Inspection& in) {
@@ -266,8 +277,8 @@ json to_json(const Inspection& in) {
   out["tensors"] =
       in.plan ? summary.total.tensors : static_cast<int64_t>(in.checkpoint->tensors().size());
   out["parameters"] = summary.total.parameters;
-  out["active_parameters"] = summary.active_parameters;
-  out["bytes"] = summary.total.bytes;
+  out["active_parameters"] = number(summary.active_parameters);
+  out["bytes"] = number(summary.total.bytes);
   out["quantization"] = {
       {"method", in.checkpoint->quantization().method},
       {"producer", in.checkpoint->quantization().producer},
@@ -283,16 +294,17 @@ json to_json(const Inspection& in) {
     out["rounds"].push_back({{"k", round.k},
                              {"verify", cost_json(round.verify)},
                              {"draft", cost_json(round.draft)},
-                             {"bytes", round.bytes()}});
+                             {"bytes", number(round.bytes())}});
   }
-  out["memory"] = {{"weight_bytes", summary.total.bytes},
+  out["memory"] = {{"weight_bytes", number(summary.total.bytes)},
                    {"kv_bytes_per_token", summary.state.kv_bytes_per_token},
                    {"mtp_kv_bytes_per_token", summary.state.mtp_kv_bytes_per_token},
                    {"ssm_bytes_per_sequence", summary.state.ssm_bytes},
                    {"conv_bytes_per_sequence", summary.state.conv_bytes},
                    {"recurrent_bytes_per_sequence", summary.state.recurrent_bytes()},
-                   {"state_bytes", summary.state_total},
-                   {"total_bytes", summary.total.bytes + summary.state_total}};
+                   {"state_bytes", number(summary.state_total)},
+                   {"total_bytes", number(summary.total.bytes + summary.state_total)}};
+  if (in.device) out["device"] = to_json(*in.device);
   out["good"] = in.good();
   out["contradictions"] = in.checkpoint->quantization().contradictions;
   out["problems"] = json::array();

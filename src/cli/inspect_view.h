@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "cli/device_plan.h"
 #include "core/error.h"
 #include "model/config.h"
 #include "model/summary.h"
@@ -20,6 +21,7 @@ struct Inspection {
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   std::optional<quantize::Plan> plan;  // of --recipe
   model::Summary summary;              // with a plan: of the checkpoint it would make
+  std::optional<DevicePlan> device;    // of --device
   std::string values;                  // what was looked at: "all weights", "not read"
   std::vector<ErrorParts> problems;    // tensors against configuration and metadata, and values
   std::vector<std::string> notes;

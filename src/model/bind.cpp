@@ -22,8 +22,6 @@ using checkpoint::Checkpoint;
 using checkpoint::ModuleQuant;
 using checkpoint::QuantAlgo;
 
-constexpr uint64_t kAutoCheckBytes = uint64_t{4} << 30;
-
 // Turns names into views and numbers. Everything it asks for has passed the audit, so a tensor that
 // is required is there with the right shape and type.
 class Binder {

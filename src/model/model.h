@@ -78,9 +78,12 @@ struct Model {
 
 enum class LoadFormat { kAuto, kDummy };
 
+// Reading the values of more than this takes long enough to be asked for.
+inline constexpr uint64_t kAutoCheckBytes = uint64_t{4} << 30;
+
 // How much of the values binding looks at. Norms, biases, Mamba's parameters and all scales always.
 enum class ValueCheck : uint8_t {
-  kAuto,    // kWeights up to 4 GiB of tensors, kScales above: reading 60 GB takes minutes
+  kAuto,    // kWeights up to kAutoCheckBytes of tensors, kScales above
   kScales,  // not the matrices
   kWeights  // NaN and infinity in every matrix too, all cores
 };

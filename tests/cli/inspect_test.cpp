@@ -119,6 +119,23 @@ TEST(Inspect, RecipeOnTheTinyModelSaysWhatQuantizingWrites) {
   EXPECT_THROW(inspect({kSource + "/models/tiny", "--recipe", "no-such"}), Error);
 }
 
+TEST(Inspect, DeviceShowsHowLinearsAreExecuted) {
+  const std::string text = inspect({kSource + "/models/tiny", "--device", "cpu"}).text;
+  for (const char* part :
+       {"executed as", "fast CPU runtime", "mtp routed experts", "bf16 x bf16"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  const json out =
+      json::parse(inspect({kSource + "/models/tiny", "--device", "cpu", "--json"}).text);
+  std::map<std::string, int64_t> shown;
+  for (const json& line : out["device"]["lines"]) {
+    shown[line["part"]] += line["linears"].get<int64_t>();
+  }
+  EXPECT_EQ(shown["routed experts"], 2 * shown["router"] * 16);
+  EXPECT_EQ(shown["lm_head"], 1);
+  EXPECT_FALSE(json::parse(inspect({kSource + "/models/tiny", "--json"}).text).contains("device"));
+}
+
 TEST(Inspect, FlagsChangeTheStep) {
   const auto step = [](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {kSource + "/models/tiny", "--json"});
