@@ -17,6 +17,7 @@
 
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/suggestion.h"
 #include "core/error.h"
 #include "text/utf8.h"
 
@@ -82,11 +83,27 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
+  const std::string meant = nearest(argv[1], names);
   throw Error({.what = "unknown command",
                .where = argv[1],
                .expected = fmt::format("{}", fmt::join(names, ", ")),
                .found = {},
-               .hint = "levin --help"});
+               .hint = meant.empty() ? "levin --help" : "levin " + meant});
+}
+
+// The flag that the first unknown one resembles; CLI11 has printed the rest.
+void print_suggestion(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return;
+  std::vector<std::string> flags;
+  for (const CLI::App* command : app.get_subcommands()) {
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+  }
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (unknown.empty()) return;
+  const std::string meant = nearest(unknown[0].substr(0, unknown[0].find('=')), flags);
+  if (!meant.empty()) fmt::print(stderr, "Did you mean {}?\n", meant);
 }
 
 // Logs go to stderr; stdout belongs to results.
@@ -176,7 +193,9 @@ int run(int argc, char** argv) {
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {  // a wrong flag, or --help
-      return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kBadInput);
+      if (app.exit(e) == 0) return 0;
+      print_suggestion(app, e);
+      return static_cast<int>(ExitCode::kBadInput);
     }
     set_up_logging(log_level);
     refuse_unknown_environment();
