@@ -87,6 +87,9 @@ std::vector<StoredPlan> kv_scales(const Config& config);
 checkpoint::ModuleQuant quant_of(const TensorPlan& tensor,
                                  const checkpoint::QuantMetadata& metadata);
 
+// "NVFP4 W4A4", "NVFP4 W4A16", "FP8 W8A8", "FP8 per channel", "INT4 g64", "float"
+std::string format_name(const checkpoint::ModuleQuant& quant);
+
 WeightFormat weight_format(const checkpoint::ModuleQuant& quant);
 ActivationFormat activation_format(const checkpoint::ModuleQuant& quant);
 

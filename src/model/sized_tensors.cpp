@@ -9,22 +9,8 @@ namespace {
 using checkpoint::ModuleQuant;
 using checkpoint::QuantAlgo;
 
-std::string format_name(const ModuleQuant& quant, DType dtype) {
-  switch (quant.algo) {
-    case QuantAlgo::kNone:
-      return std::string(name_of(dtype));
-    case QuantAlgo::kFp8:
-      return "FP8";
-    case QuantAlgo::kFp8PerChannelPerToken:
-      return "FP8 per channel";
-    case QuantAlgo::kNvfp4:
-      return "NVFP4 W4A4";
-    case QuantAlgo::kW4A16Nvfp4:
-      return "NVFP4 W4A16";
-    case QuantAlgo::kInt4Packed:
-      return "INT4 g" + std::to_string(quant.group_size);
-  }
-  return "?";
+std::string format_of(const ModuleQuant& quant, DType dtype) {
+  return quant.algo == QuantAlgo::kNone ? std::string(name_of(dtype)) : format_name(quant);
 }
 
 double bytes_of(const StoredPlan& stored) {
@@ -37,7 +23,7 @@ double bytes_of(const StoredPlan& stored) {
 SizedTensor sized_tensor(const TensorPlan& plan, const ModuleQuant& quant, Dialect dialect) {
   SizedTensor sized = {.plan = plan, .format = {}, .bytes = 0, .stored_tensors = 0};
   const std::vector<StoredPlan> stored = stored_as(plan, quant, dialect);
-  sized.format = format_name(quant, stored.front().dtypes.front());
+  sized.format = format_of(quant, stored.front().dtypes.front());
   for (const StoredPlan& part : stored) {
     sized.bytes += bytes_of(part);
     ++sized.stored_tensors;
@@ -55,7 +41,7 @@ std::vector<SizedTensor> sized_tensors(const Config& config,
     for (const StoredPlan& part : stored_as(plan, quant, dialect)) {
       const checkpoint::TensorInfo* info = checkpoint.find(part.name);
       if (info == nullptr) continue;
-      if (sized.stored_tensors == 0) sized.format = format_name(quant, info->dtype);
+      if (sized.stored_tensors == 0) sized.format = format_of(quant, info->dtype);
       sized.bytes += static_cast<double>(info->bytes);
       ++sized.stored_tensors;
     }

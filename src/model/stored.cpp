@@ -178,6 +178,24 @@ ModuleQuant quant_of(const TensorPlan& tensor, const checkpoint::QuantMetadata& 
                .hint = {}});
 }
 
+std::string format_name(const ModuleQuant& quant) {
+  switch (quant.algo) {
+    case QuantAlgo::kNone:
+      return "float";
+    case QuantAlgo::kFp8:
+      return "FP8 W8A8";
+    case QuantAlgo::kFp8PerChannelPerToken:
+      return "FP8 per channel";
+    case QuantAlgo::kNvfp4:
+      return "NVFP4 W4A4";
+    case QuantAlgo::kW4A16Nvfp4:
+      return "NVFP4 W4A16";
+    case QuantAlgo::kInt4Packed:
+      break;
+  }
+  return fmt::format("INT4 g{}", quant.group_size);
+}
+
 WeightFormat weight_format(const ModuleQuant& quant) {
   switch (quant.algo) {
     case QuantAlgo::kNone:

@@ -326,7 +326,7 @@ ProgressFile::Shard Converter::write_shard(const ShardJob& job, const std::files
     if (item.linear) {
       const LinearPlan& linear = plan_.linears[*item.linear];
       const std::string name =
-          fmt::format("{}, {}", class_name(plan_.tensor(linear)), format_name(linear.quant));
+          fmt::format("{}, {}", class_name(plan_.tensor(linear)), model::format_name(linear.quant));
       const ErrorSum error = encode(item, part, writer);
       if (error.squared == 0) shard.zero_matrices.push_back(item.source);
       shard.errors[name].add(error);

@@ -70,9 +70,6 @@ struct Plan {
 // that no checkpoint layout can hold.
 Plan make_plan(const model::Config& config, const Recipe& recipe);
 
-// "NVFP4 W4A4", "NVFP4 W4A16", "FP8 W8A8", "FP8 per channel", "INT4 g64", "float"
-std::string format_name(const checkpoint::ModuleQuant& quant);
-
 // Tensors of one role and one format.
 struct ClassSize {
   std::string name;      // "routed experts", "mtp routed experts"

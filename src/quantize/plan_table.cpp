@@ -86,7 +86,7 @@ std::vector<ClassSize> class_sizes(const Plan& plan, const checkpoint::Checkpoin
     if (before.bytes == 0) continue;
     const bool quantized = is_quantized(linear_of[i]);
     std::string format =
-        quantized ? format_name(linear_of[i]->quant) : std::string(name_of(before.dtype));
+        quantized ? model::format_name(linear_of[i]->quant) : std::string(name_of(before.dtype));
     const auto key = std::pair(class_name(tensor), format);
     const auto [place, inserted] = index.emplace(key, classes.size());
     if (inserted) {
@@ -142,13 +142,14 @@ std::vector<LinearGroup> linear_groups(const Plan& plan, const checkpoint::Check
   std::vector<std::set<std::string>> names;
   for (const LinearPlan& linear : plan.linears) {
     const TensorPlan& tensor = plan.tensor(linear);
-    const auto [place, inserted] = index.emplace(
-        Key(class_name(tensor), format_name(linear.quant), linear.weight_rule, linear.input_rule),
-        groups.size());
+    const auto [place, inserted] =
+        index.emplace(Key(class_name(tensor), model::format_name(linear.quant), linear.weight_rule,
+                          linear.input_rule),
+                      groups.size());
     if (inserted) {
       LinearGroup fresh;
       fresh.class_name = class_name(tensor);
-      fresh.format = format_name(linear.quant);
+      fresh.format = model::format_name(linear.quant);
       fresh.weight_rule = rule_text(plan, linear.weight_rule);
       fresh.input_rule = rule_text(plan, linear.input_rule);
       groups.push_back(std::move(fresh));

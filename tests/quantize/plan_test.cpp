@@ -78,7 +78,7 @@ Totals totals(const Plan& plan, const std::vector<std::string>& classes,
 std::map<std::string, int64_t> counts(const Plan& plan) {
   std::map<std::string, int64_t> result;
   for (const LinearPlan& linear : plan.linears) {
-    ++result[class_name(plan.tensor(linear)) + ": " + format_name(linear.quant)];
+    ++result[class_name(plan.tensor(linear)) + ": " + model::format_name(linear.quant)];
   }
   return result;
 }
@@ -102,7 +102,7 @@ TEST(PublishedFigures, Int4OfLightning) {
   int64_t wide_1856 = 0;
   for (const LinearPlan& linear : plan.linears) {
     if (linear.quant.algo == QuantAlgo::kNone) continue;
-    EXPECT_EQ(format_name(linear.quant), "INT4 g64");
+    EXPECT_EQ(model::format_name(linear.quant), "INT4 g64");
     ++quantized;
     if (plan.tensor(linear).shape[1] == 1856) ++wide_1856;
   }
