@@ -65,8 +65,9 @@ evaluate::Settings evaluation_settings(const LadderFlags& flags) {
     throw Error({.what = "no text and tasks to evaluate on",
                  .where = "--evals " + flags.evals,
                  .expected = "a folder with text/ and tasks/",
-                 .found = {},
-                 .hint = {}});
+                 .found = fs::is_directory(evals) ? "a folder without" : "no such folder",
+                 .hint = "evals/tiny of levin's source tree has the form; give the path to it, or "
+                         "to texts and tasks of your own"});
   }
   settings.task_limit = flags.limit;
   settings.text.max_windows = flags.windows;
@@ -96,16 +97,24 @@ bench::LadderOptions options_of(const LadderFlags& flags) {
   return options;
 }
 
-// After every rung, so that an interrupted climb leaves what it has.
+// After every rung, so that an interrupted climb leaves what it has: beside the report of an
+// earlier climb, which stays until there is a whole one in its place.
 void write_reports(const bench::LadderReport& report, const fs::path& out) {
-  write_text(out / "report.json", to_json(report).dump(1) + "\n");
-  write_text(out / "report.html", to_html(report));
+  write_text(out / "unfinished.json", to_json(report).dump(1) + "\n");
+  write_text(out / "unfinished.html", to_html(report));
+}
+
+void put_reports_in_place(const fs::path& out) {
+  fs::rename(out / "unfinished.json", out / "report.json");
+  fs::rename(out / "unfinished.html", out / "report.html");
+  sync_folder(out);
 }
 
 ExitCode run_ladder(const LadderFlags& flags) {
   const bench::LadderOptions options = options_of(flags);
   const bench::LadderReport report = bench::climb(
       options, [&](const bench::LadderReport& so_far) { write_reports(so_far, options.out); });
+  put_reports_in_place(options.out);
   if (flags.json) {
     print_json(to_json(report));
   } else if (flags.markdown) {
@@ -128,7 +137,7 @@ void add_ladder(CLI::App& app, Action& action) {
   add_engine_flags(*command, flags->engine);
   command->remove_option(command->get_option("--speculative-config"));
   command->remove_option(command->get_option("--load-format"));
-  command->add_option("-o,--out", flags->out, "Folder for report, checkpoints and results")
+  command->add_option("-o,--output,--out", flags->out, "Folder for report, checkpoints and results")
       ->required();
   command->add_option("--rungs", flags->rungs,
                       "Rungs to climb, e.g. 0,2,3; a recipe's name or file is a rung beside them, "
