@@ -219,6 +219,7 @@ class Conversation {
 };
 
 ExitCode run_chat(const ChatFlags& flags) {
+  sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;

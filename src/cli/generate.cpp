@@ -1,5 +1,6 @@
 // levin generate: one prompt, one answer.
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <memory>
@@ -46,7 +47,12 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine
   } else {
     const std::string text =
         flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file, kMaxPromptBytes);
-    if (!flags.chat) return engine.tokenizer->encode(text);
+    if (!flags.chat) {
+      if (engine.chat_template) {
+        spdlog::info("continuing the text as it is; --chat makes it a user's turn");
+      }
+      return engine.tokenizer->encode(text);
+    }
     variables["messages"] = {{{"role", "user"}, {"content", text}}};
   }
   if (flags.no_thinking) variables["enable_thinking"] = false;
@@ -54,6 +60,7 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine
 }
 
 ExitCode run_generate(const GenerateFlags& flags) {
+  sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;

@@ -1,5 +1,7 @@
 #include "cli/sampling_flags.h"
 
+#include "cli/validators.h"
+
 namespace levin::cli {
 
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
@@ -15,6 +17,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
   command.add_option("--repetition-penalty", flags.repetition_penalty,
                      "Divides logits of tokens in prompt or output");
   command.add_option("--max-tokens", flags.max_tokens, "Most tokens to generate")
+      ->check(at_least(1))
       ->capture_default_str();
   command.add_option("--min-tokens", flags.min_tokens, "No stop before this many tokens");
   command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's stop tokens");
