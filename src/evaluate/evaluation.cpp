@@ -33,6 +33,12 @@ std::vector<TokenStream> tokenize_all(const Settings& settings, const text::Toke
   return streams;
 }
 
+// The last part of the model's folder.
+std::string name_of(const engine::Engine& engine) {
+  const std::filesystem::path folder = (engine.folder / "").lexically_normal().parent_path();
+  return folder.filename().string();
+}
+
 }  // namespace
 
 Material prepare(const std::filesystem::path& model, const Settings& settings) {
@@ -82,7 +88,8 @@ void require_same(const Material& baseline, const Material& candidate) {
 
 std::vector<ItemResult> answer(engine::Engine& engine, const Material& material,
                                const Settings& settings) {
-  Progress progress("tasks", static_cast<int64_t>(material.items.size()), "items");
+  Progress progress("tasks, " + name_of(engine), static_cast<int64_t>(material.items.size()),
+                    "items");
   return run_tasks(engine, material.items, settings.task, [&] { progress.advance(1); });
 }
 
