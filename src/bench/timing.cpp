@@ -37,6 +37,7 @@ void run_once(const Contender& contender, const Prompt& prompt, const TimingOpti
 std::vector<double> map(const std::vector<double>& values, double (*function)(double, double),
                         double parameter) {
   std::vector<double> result;
+  result.reserve(values.size());
   for (double value : values) result.push_back(function(value, parameter));
   return result;
 }
