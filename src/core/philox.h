@@ -10,8 +10,8 @@ namespace levin {
 
 // Four random words for (seed, offset). `rounds` is 10 by default; 5 is a documented faster setting
 // of stochastic rounding.
-inline std::array<uint32_t, 4> philox(uint64_t seed, uint64_t offset, int rounds = 10,
-                                      uint64_t stream = 0) {
+constexpr std::array<uint32_t, 4> philox(uint64_t seed, uint64_t offset, int rounds = 10,
+                                         uint64_t stream = 0) {
   uint32_t key0 = static_cast<uint32_t>(seed);
   uint32_t key1 = static_cast<uint32_t>(seed >> 32);
   std::array<uint32_t, 4> c = {static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32),
@@ -28,7 +28,7 @@ inline std::array<uint32_t, 4> philox(uint64_t seed, uint64_t offset, int rounds
 }
 
 // Uniform in (0, 1], never 0: safe to take the logarithm of.
-inline double uniform_open_closed(uint32_t high, uint32_t low) {
+constexpr double uniform_open_closed(uint32_t high, uint32_t low) {
   const uint64_t bits = (uint64_t{high} << 32 | low) >> 11;  // 53 bits
   return static_cast<double>(bits + 1) * 0x1p-53;
 }

@@ -29,8 +29,7 @@ inline bool any(IntQuad mask) {
   return (halves[0] | halves[1]) != 0;
 }
 
-// exp(x) for x <= 0 with a relative error below 2e-7; 0 below -87 and for NaN. A polynomial on
-// [-ln 2 / 2, ln 2 / 2] (Cephes expf).
+// Four of core/fast_exp.h, bit for bit.
 inline Quad fast_exp(Quad x) {
   const Quad floor = {-87.0F, -87.0F, -87.0F, -87.0F};
   const IntQuad in_range = x > floor;

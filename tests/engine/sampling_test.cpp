@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -9,6 +10,8 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/fast_exp.h"
+#include "engine/lanes.h"
 #include "engine/random.h"
 #include "engine/sampler.h"
 
@@ -335,6 +338,25 @@ TEST(SamplingParams, OutOfRangeIsNamed) {
       EXPECT_EQ(error.parts().where, name);
       EXPECT_EQ(error.exit_code(), ExitCode::kBadInput);
     }
+  }
+}
+
+// The exponential of one number, for devices, is that of four.
+TEST(FastExp, OneIsTheSameAsFour) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<float> uniform_float(-90.0F, 0.0F);
+  std::vector<float> values = {0.0F,
+                               -0.0F,
+                               -87.0F,
+                               std::nextafter(-87.0F, 0.0F),
+                               -1e-30F,
+                               -std::numeric_limits<float>::infinity(),
+                               std::numeric_limits<float>::quiet_NaN()};
+  for (int i = 0; i < 200001; ++i) values.push_back(uniform_float(random));
+  for (const float value : values) {
+    const Quad four = fast_exp(Quad{value, value, value, value});
+    ASSERT_EQ(std::bit_cast<uint32_t>(four[2]), std::bit_cast<uint32_t>(levin::fast_exp(value)))
+        << value;
   }
 }
 
