@@ -1,6 +1,7 @@
 #include "engine/generate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -51,6 +52,17 @@ void check_speculation(const Engine& engine, const Request& request, std::string
   if (drafts > 0 && request.given_drafts.empty() && !options.mtp) {
     refuse(where, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
            "none");
+  }
+  const std::vector<double>& rates = request.speculation.synthetic_acceptance_rates;
+  if (rates.empty()) return;
+  bool ok = static_cast<int>(rates.size()) == drafts;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    ok = ok && rates[i] >= 0 && rates[i] <= (i == 0 ? 1.0 : rates[i - 1]);
+  }
+  if (!ok) {
+    refuse(where, "synthetic_acceptance_rates are no acceptance rates",
+           fmt::format("{} numbers from 0 to 1, none above the one before", drafts),
+           fmt::format("{}", fmt::join(rates, ", ")));
   }
 }
 

@@ -19,6 +19,12 @@ struct SpeculativeConfig {
   int num_speculative_tokens = 0;  // 0: off
   // Each round drafts as many as pay, from 0 to num_speculative_tokens (step_policy.h).
   bool adaptive = false;
+  // Rounds by the device where it can do them (runtime/round.h); false: by calls of the host.
+  bool device_rounds = true;
+  // Benchmarks only, as vLLM's "rejection_sample_method": "synthetic": draft i is accepted in this
+  // share of the rounds, all before it included, whatever the model says; the output is not the
+  // model's. One for each draft, not increasing. Empty: drafts are verified.
+  std::vector<double> synthetic_acceptance_rates = {};
 };
 
 // vLLM's names: a stop token or string; max_tokens or the end of the context; cancelled.

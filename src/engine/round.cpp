@@ -7,12 +7,15 @@ namespace levin::engine {
 Rounds::Rounds(runtime::Runtime& runtime)
     : runtime_(runtime),
       sampler_(runtime.model().config.vocab_size),
-      budget_(runtime.options().max_extend_tokens) {
+      budget_(runtime.options().max_extend_tokens),
+      pipeline_(runtime) {
   const auto slots = static_cast<std::size_t>(runtime.options().max_num_seqs);
   draft_batch_.reserve(slots);
   batch_.reserve(slots);
   proposals_.resize(slots);
   feeds_.resize(slots);
+  on_device_.reserve(slots);
+  on_host_.reserve(slots);
   for (auto& proposal : proposals_) {
     proposal.reserve(static_cast<std::size_t>(runtime.options().max_rewind));
   }
@@ -23,8 +26,31 @@ Rounds::Rounds(runtime::Runtime& runtime)
 }
 
 void Rounds::run(std::span<Sequence* const> sequences, const RoundLimits& limits) {
-  const auto start = Sequence::Clock::now();
   clear_report();
+  on_device_.clear();
+  on_host_.clear();
+  for (Sequence* sequence : sequences) {
+    if (sequence->finished()) continue;
+    const bool device = sequence->prefilled() && pipeline_.takes(*sequence);
+    (device ? on_device_ : on_host_).push_back(sequence);
+  }
+  const bool host = !on_host_.empty();
+  if (host) {
+    pipeline_.settle(report_);
+    clear_costs();
+    run_on_host(on_host_, limits);
+  }
+  // After the host's part, whose logits the device's rounds would replace.
+  if (!on_device_.empty()) pipeline_.run(on_device_, limits.adaptive_drafts, !host, report_);
+}
+
+void Rounds::settle() {
+  clear_report();
+  pipeline_.settle(report_);
+}
+
+void Rounds::run_on_host(std::span<Sequence* const> sequences, const RoundLimits& limits) {
+  const auto start = Sequence::Clock::now();
   draft(sequences, limits.adaptive_drafts);
   const auto drafted = Sequence::Clock::now();
   for (Sequence* sequence : sequences) {
@@ -41,9 +67,15 @@ void Rounds::run(std::span<Sequence* const> sequences, const RoundLimits& limits
   report_.extend_seconds = std::chrono::duration<double>(Sequence::Clock::now() - drafted).count();
 }
 
-void Rounds::clear_report() {
+// What the policy reckons with: of rounds that were launched now, not of those that were settled.
+void Rounds::clear_costs() {
   report_.decoding = report_.decode_rows = report_.drafting = report_.draft_steps = 0;
   report_.prompt_rows = 0;
+  report_.draft_seconds = report_.extend_seconds = 0;
+}
+
+void Rounds::clear_report() {
+  clear_costs();
   SpeculationStats& stats = report_.speculation;
   stats.num_drafts = stats.num_draft_tokens = stats.num_accepted_tokens = 0;
   std::fill(stats.num_accepted_tokens_per_pos.begin(), stats.num_accepted_tokens_per_pos.end(), 0);
@@ -140,12 +172,15 @@ void Rounds::accept(const Feed& feed, int entry) {
 
   int rows = 0;
   int accepted = 0;
-  while (!sequence.finished()) {
-    const int32_t token = sequence.choose(sampler_, runtime_.logits(entry, rows));
-    sequence.append(token);
+  bool go_on = true;
+  while (go_on && !sequence.finished()) {
+    const int32_t chosen = sequence.choose(sampler_, runtime_.logits(entry, rows));
+    const bool drafted = rows < feed.drafts;
+    const int32_t draft = drafted ? feed.tokens[static_cast<std::size_t>(rows) + 1] : chosen;
+    go_on = drafted && sequence.accepts(rows, draft, chosen);
+    sequence.append(go_on ? draft : chosen);
     ++rows;
-    if (rows > feed.drafts || token != feed.tokens[static_cast<std::size_t>(rows)]) break;
-    ++accepted;
+    if (go_on) ++accepted;
   }
   sequence.produced(Sequence::Clock::now());
   if (!block) return;
@@ -155,23 +190,7 @@ void Rounds::accept(const Feed& feed, int entry) {
   if (rows <= feed.drafts) {
     runtime_.rewind(sequence.slot(), static_cast<int64_t>(sequence.tokens().size()) - 1);
   }
-  if (feed.drafts > 0) count_drafts(sequence, feed.drafts, accepted);
-}
-
-void Rounds::count_drafts(Sequence& sequence, int drafts, int accepted) {
-  for (SpeculationStats* stats : {&sequence.speculation, &report_.speculation}) {
-    ++stats->num_drafts;
-    stats->num_draft_tokens += drafts;
-    stats->num_accepted_tokens += accepted;
-    for (int i = 0; i < accepted; ++i) {
-      ++stats->num_accepted_tokens_per_pos[static_cast<std::size_t>(i)];
-    }
-  }
-  if (!sequence.request().given_drafts.empty()) return;
-  // A sequence that ends with an accepted draft says nothing about those after it.
-  const int tried = sequence.finished() ? accepted : std::min(drafts, accepted + 1);
-  for (int i = 0; i < tried; ++i) ++report_.drafts_tried[static_cast<std::size_t>(i)];
-  for (int i = 0; i < accepted; ++i) ++report_.drafts_right[static_cast<std::size_t>(i)];
+  if (feed.drafts > 0) count_drafts(sequence, feed.drafts, accepted, report_);
 }
 
 }  // namespace levin::engine

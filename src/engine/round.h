@@ -1,6 +1,7 @@
 // One step of all running sequences together: draft, verify, accept, rewind, sample. This host-side
 // version, built on the three primitives of the runtime, is the specification; a device version
-// must put out the same tokens.
+// must put out the same tokens. Where the runtime has one (runtime/round.h), it runs what it can
+// (round_pipeline.h), a round ahead of the host, and the host the rest.
 //
 // Speculation is lossless. The drafter is greedy, so its proposal distribution is one-hot, and the
 // rule of speculative sampling (Leviathan et al., arXiv 2211.17192) becomes: accept draft d with
@@ -16,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/round_pipeline.h"
 #include "engine/sampler.h"
 #include "engine/sequence.h"
 #include "runtime/runtime.h"
@@ -48,8 +50,13 @@ class Rounds {
 
   // Advances every sequence that is not finished: those behind their prompt by 1 to 1 + k tokens,
   // prompts by a chunk, first come first served, as far as max_extend_tokens and the limits allow.
-  // Allocates nothing.
+  // Allocates nothing. When it returns, a device may be working on the next round already: settle()
+  // or drop() come before anybody else does anything with a sequence behind its prompt or its slot.
   void run(std::span<Sequence* const> sequences, const RoundLimits& limits = {});
+  // Waits for what is in flight and puts it out. report() is of that then.
+  void settle();
+  // Tokens in flight for the sequence are forgotten. Its slot has to be reset before it is used.
+  void drop(const Sequence& sequence) { pipeline_.drop(sequence); }
   // Of the last run().
   const RoundReport& report() const { return report_; }
 
@@ -63,6 +70,9 @@ class Rounds {
   };
 
   void clear_report();
+  void clear_costs();
+  // Those of `sequences` that the host runs, by primitives of the runtime.
+  void run_on_host(std::span<Sequence* const> sequences, const RoundLimits& limits);
   void draft(std::span<Sequence* const> sequences, int adaptive_drafts);
   void add_block(Sequence& sequence);
   // At most `most` tokens; how many it was.
@@ -71,7 +81,6 @@ class Rounds {
   // Extends by everything that has been fed and puts out tokens.
   void flush();
   void accept(const Feed& feed, int entry);
-  void count_drafts(Sequence& sequence, int drafts, int accepted);
 
   runtime::Runtime& runtime_;
   Sampler sampler_;
@@ -81,6 +90,8 @@ class Rounds {
   std::vector<Feed> feeds_;                      // the first `feed_count_` are in use
   std::size_t feed_count_ = 0;
   std::vector<runtime::Extend> batch_;
+  RoundPipeline pipeline_;
+  std::vector<Sequence*> on_device_, on_host_;
   RoundReport report_;
 };
 

@@ -35,6 +35,18 @@ int32_t greedy_token(std::span<const float> logits) {
   return static_cast<int32_t>(first - logits.begin());
 }
 
+runtime::SamplingRule sampling_rule(const SamplingParams& params, uint64_t seed) {
+  runtime::SamplingRule rule;
+  rule.greedy = params.greedy();
+  rule.inverse_temperature = rule.greedy ? 1.0F : static_cast<float>(1.0 / params.temperature);
+  rule.top_k = std::max(params.top_k, 0);
+  rule.top_p = params.top_p;
+  rule.min_p = params.min_p > 0;
+  rule.min_p_offset = rule.min_p ? params.temperature * std::log(params.min_p) : 0.0;
+  rule.seed = seed;
+  return rule;
+}
+
 Sampler::Sampler(int64_t vocab_size) {
   const auto vocab = static_cast<std::size_t>(vocab_size);
   adjusted_.resize(vocab);
@@ -154,8 +166,7 @@ Sampler::Cut Sampler::find_cut(std::span<const float> logits, float maximum,
                                const SamplingParams& params) {
   Cut cut = {kMinusInfinity, std::numeric_limits<int32_t>::max()};
   if (params.min_p > 0) {
-    const double least = double{maximum} + params.temperature * std::log(params.min_p);
-    cut.logit = std::min(static_cast<float>(least), maximum);
+    cut.logit = runtime::min_p_cut(params.temperature * std::log(params.min_p), maximum);
   }
   if (params.top_k > 0) cut.logit = std::max(cut.logit, kth_largest(logits, params.top_k));
   if (params.top_p < 1) cut = top_p_cut(logits, cut, params.top_p);

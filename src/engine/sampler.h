@@ -17,6 +17,7 @@
 
 #include "engine/sampling.h"
 #include "engine/token_history.h"
+#include "runtime/round_rules.h"
 
 namespace levin::engine {
 
@@ -69,6 +70,9 @@ class Sampler {
   std::vector<float> selection_;       // [vocab] work space of kth_largest
   std::vector<Candidate> candidates_;  // work space of top_p_cut and draw
 };
+
+// The parameters as device rounds take them; not the penalties.
+runtime::SamplingRule sampling_rule(const SamplingParams& params, uint64_t seed);
 
 // Index of the largest logit, the lowest among equals. Throws Error when none is a number.
 int32_t greedy_token(std::span<const float> logits);

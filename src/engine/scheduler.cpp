@@ -208,6 +208,7 @@ void Scheduler::take_cancellations(const std::vector<uint64_t>& ids) {
 void Scheduler::abort(Job& job, std::string_view reason) {
   if (job.done()) return;
   if (job.sequence) {
+    rounds_->drop(*job.sequence);
     job.sequence->abort(std::string(reason));
   } else {
     job.aborted = reason;
@@ -254,6 +255,8 @@ bool Scheduler::make_way_for(const Job& job) {
   if (last == running_.end() || (*last)->submission.priority <= job.submission.priority) {
     return false;
   }
+  settle();
+  if ((*last)->done()) return false;  // its slot is free in the next step
   std::unique_ptr<Job> victim = std::move(*last);
   running_.erase(last);
   preempt(*victim);
@@ -330,10 +333,7 @@ bool Scheduler::round() {
   try {
     rounds_->run(views_, limits);
   } catch (...) {
-    // The runtime may be in the middle of anything; slots are reset when they are given out again.
-    spdlog::error("a step failed; {} running requests are given up", running_.size());
-    abort_all("error", std::current_exception());
-    rounds_.emplace(*engine_.runtime);
+    give_up_step();
     return true;
   }
   const RoundReport& report = rounds_->report();
@@ -345,6 +345,24 @@ bool Scheduler::round() {
   ++metrics_.steps;
   save_snapshots();
   return true;
+}
+
+// In a catch block. The runtime may be in the middle of anything; slots are reset when they are
+// given out again.
+void Scheduler::give_up_step() {
+  spdlog::error("a step failed; {} running requests are given up", running_.size());
+  abort_all("error", std::current_exception());
+  rounds_.emplace(*engine_.runtime);
+}
+
+// Puts out what a device has been working on since the last round.
+void Scheduler::settle() {
+  try {
+    rounds_->settle();
+    metrics_.speculation.add(rounds_->report().speculation);
+  } catch (...) {
+    give_up_step();
+  }
 }
 
 void Scheduler::save_snapshots() {
@@ -371,10 +389,10 @@ void Scheduler::report() {
     try {
       const bool go_on = (!request.on_tokens || tokens.empty() || request.on_tokens(tokens)) &&
                          (!request.on_text || text.empty() || request.on_text(text));
-      if (!go_on) sequence.abort("callback");
+      if (!go_on) abort(*job, "callback");
     } catch (...) {
       job->error = std::current_exception();
-      sequence.abort("error");
+      abort(*job, "error");
     }
   }
 }
@@ -393,6 +411,7 @@ void Scheduler::retire() {
   some_aborted_ = false;
   for (auto& job : running_) {
     if (!job->done()) continue;
+    rounds_->drop(*job->sequence);
     free_slots_.push_back(job->sequence->slot());
     done.push_back(std::move(job));
   }

@@ -153,6 +153,8 @@ class Scheduler {
   void abort_expired();
   void admit();
   bool make_way_for(const Job& job);
+  void settle();
+  void give_up_step();
   void preempt(Job& job);
   void start(std::unique_ptr<Job> job);
   void fill_slot(Job& job, int slot);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/random.h"
+
 namespace levin::engine {
 
 Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed)
@@ -23,6 +25,11 @@ Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint6
   stops_.insert(stops_.end(), request.sampling.stop_token_ids.begin(),
                 request.sampling.stop_token_ids.end());
   history_.add_prompt(request.prompt);
+  double before = 1;
+  for (const double rate : request.speculation.synthetic_acceptance_rates) {
+    rates_.push_back(before > 0 ? rate / before : 0);
+    before = rate;
+  }
   speculation.num_accepted_tokens_per_pos.resize(static_cast<std::size_t>(max_drafts()));
 }
 
@@ -68,6 +75,52 @@ std::span<const int32_t> Sequence::given_drafts(int count) const {
   const std::size_t done = output().size();
   if (!follows_given_ || done >= given.size()) return {};
   return given.subspan(done, std::min(static_cast<std::size_t>(count), given.size() - done));
+}
+
+bool Sequence::accepts(int place, int32_t draft, int32_t chosen) const {
+  if (rates_.empty()) return draft == chosen;
+  const double u =
+      uniform(seed_, static_cast<int64_t>(tokens_.size()), Purpose::kSyntheticAcceptance);
+  return u <= rates_[static_cast<std::size_t>(place)];
+}
+
+Sequence::DeviceObstacle Sequence::device_obstacle() const {
+  const SamplingParams& sampling = request_.sampling;
+  if (history_.penalizes()) return DeviceObstacle::kPenalties;
+  if (!sampling.stop.empty()) return DeviceObstacle::kStopStrings;
+  if (stops_.size() > std::size_t{runtime::kMaxRoundStops}) return DeviceObstacle::kManyStops;
+  if (!request_.given_drafts.empty()) return DeviceObstacle::kGivenDrafts;
+  const bool may_stop = static_cast<int64_t>(output().size()) >= sampling.min_tokens;
+  return may_stop ? DeviceObstacle::kNone : DeviceObstacle::kMinTokens;
+}
+
+std::string_view name_of(Sequence::DeviceObstacle obstacle) {
+  switch (obstacle) {
+    case Sequence::DeviceObstacle::kPenalties:
+      return "penalties";
+    case Sequence::DeviceObstacle::kStopStrings:
+      return "stop strings";
+    case Sequence::DeviceObstacle::kManyStops:
+      return "more than 32 stop tokens";
+    case Sequence::DeviceObstacle::kMinTokens:
+      return "min_tokens, until there are as many,";
+    case Sequence::DeviceObstacle::kGivenDrafts:
+      return "drafts from outside";
+    case Sequence::DeviceObstacle::kVocabulary:
+      return "sampling from a vocabulary as large as this";
+    case Sequence::DeviceObstacle::kNone:
+      break;
+  }
+  return "nothing special";
+}
+
+runtime::RoundStart Sequence::round_start() const {
+  return {.slot = slot_,
+          .last_token = tokens_.back(),
+          .remaining = remaining(),
+          .sampling = sampling_rule(request_.sampling, seed_),
+          .stops = stops_,
+          .synthetic_rates = rates_};
 }
 
 int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) const {

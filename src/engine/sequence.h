@@ -12,6 +12,7 @@
 #include "engine/output_text.h"
 #include "engine/sampler.h"
 #include "engine/token_history.h"
+#include "runtime/round.h"
 
 namespace levin::engine {
 
@@ -42,6 +43,25 @@ class Sequence {
   int wanted_drafts(int most) const;
   // The next tokens of Request::given_drafts, at most `count`; none once the output differs.
   std::span<const int32_t> given_drafts(int count) const;
+
+  // Whether draft number `place` of the round, after everything appended so far, is accepted, where
+  // the model would choose `chosen`.
+  bool accepts(int place, int32_t draft, int32_t chosen) const;
+
+  // What keeps device rounds (runtime/round.h) from running it behind its prompt, now and for good
+  // but kMinTokens.
+  enum class DeviceObstacle : uint8_t {
+    kNone,
+    kPenalties,
+    kStopStrings,
+    kManyStops,
+    kMinTokens,
+    kGivenDrafts,
+    kVocabulary  // too large to sample from
+  };
+  DeviceObstacle device_obstacle() const;
+  // Its state for them. The request must outlive it.
+  runtime::RoundStart round_start() const;
 
   // The next token from `logits` after everything appended so far.
   int32_t choose(Sampler& sampler, std::span<const float> logits) const;
@@ -89,6 +109,7 @@ class Sequence {
   std::size_t reported_text_ = 0;
   bool follows_given_ = true;   // the output so far is a prefix of given_drafts
   std::vector<int32_t> stops_;  // token ids that end it
+  std::vector<double> rates_;   // of synthetic acceptance, given that those before were accepted
   TokenHistory history_;
   OutputText text_;
   std::optional<FinishReason> finish_reason_;
@@ -96,5 +117,7 @@ class Sequence {
   std::optional<Clock::time_point> start_, first_token_;
   Clock::time_point last_token_;
 };
+
+std::string_view name_of(Sequence::DeviceObstacle obstacle);
 
 }  // namespace levin::engine

@@ -100,6 +100,8 @@ struct SnapshotBytes {
   int64_t state = 0;
 };
 
+class DeviceRounds;
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -151,6 +153,12 @@ class Runtime {
   // one before it ends, the last has its state. They must be of one sequence of tokens and from
   // this runtime, whichever slots they were saved from.
   virtual void restore(int slot, std::span<const Snapshot> chain);
+
+  // Whole generation rounds on the device (runtime/round.h); null: by calls of the host.
+  virtual DeviceRounds* rounds() { return nullptr; }
+  // Gigabytes (10^9) per second at which the device's own memory can be read over a buffer of
+  // `bytes`, as `passes` measurements. Empty: the runtime works in the host's memory.
+  virtual std::vector<double> read_gb_per_s(std::size_t /*bytes*/, int /*passes*/) { return {}; }
 };
 
 // The slow, obviously right one: float32 throughout, straight from the formulas. Activation

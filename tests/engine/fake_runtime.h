@@ -18,7 +18,7 @@ namespace levin::engine::testing {
 
 using Tokens = std::vector<int32_t>;
 
-class FakeRuntime final : public runtime::Runtime {
+class FakeRuntime : public runtime::Runtime {
  public:
   // Fills logits [vocab] of the token that follows `history`.
   using Logits = std::function<void(std::span<const int32_t> history, std::span<float> logits)>;
@@ -132,7 +132,7 @@ class FakeRuntime final : public runtime::Runtime {
   int64_t extended_tokens = 0;
   std::size_t longest_extend = 0;
 
- private:
+ protected:
   struct Slot {
     Tokens tokens;
     std::size_t rewindable_to = 0;
