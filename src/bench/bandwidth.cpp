@@ -177,4 +177,23 @@ std::size_t last_level_cache_bytes() {
   return largest;
 }
 
+Bandwidth measure_memory_bandwidth(engine::Engine& engine) {
+  constexpr std::size_t kBeyondCaches = std::size_t{2} << 30;
+  if (engine.runtime->read_gb_per_s(1, 1).empty()) {
+    return measure_memory_bandwidth(engine.runtime->options().threads);
+  }
+  return measure_read_bandwidth(engine, kBeyondCaches);
+}
+
+Bandwidth measure_read_bandwidth(engine::Engine& engine, std::size_t bytes) {
+  const BandwidthOptions options = {.threads = engine.runtime->options().threads, .bytes = bytes};
+  const std::vector<double> rates = engine.runtime->read_gb_per_s(bytes, options.passes);
+  if (rates.empty()) return measure_read_bandwidth(options);
+  Bandwidth bandwidth;
+  bandwidth.gb_per_s = spread_of(rates);
+  bandwidth.bytes = bytes;
+  bandwidth.device = true;
+  return bandwidth;
+}
+
 }  // namespace levin::bench

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/spread.h"
+#include "engine/engine.h"
 
 namespace levin::bench {
 
@@ -21,6 +22,7 @@ struct Bandwidth {
   int streams = 0;  // read at once by each thread: the number that gave the best median
   std::size_t bytes = 0;
   bool huge_pages = false;  // asked for and granted
+  bool device = false;      // the runtime's own memory; nothing of threads, streams and pages then
 };
 
 // Every thread reads its own share, touched first by itself, front to back in 1, 2, 4 or 8
@@ -31,6 +33,11 @@ Bandwidth measure_read_bandwidth(const BandwidthOptions& options);
 
 // Of a buffer of at least 512 MiB and four times the largest cache: memory, whatever the machine.
 Bandwidth measure_memory_bandwidth(int threads);
+
+// Of the memory that the engine's runtime has its weights in: the host's as above, or a device's
+// own, where a small buffer measures its cache.
+Bandwidth measure_memory_bandwidth(engine::Engine& engine);
+Bandwidth measure_read_bandwidth(engine::Engine& engine, std::size_t bytes);
 
 // Bytes of the largest cache of processor 0 that Linux reports; 0 when it reports none.
 std::size_t last_level_cache_bytes();

@@ -29,8 +29,11 @@ BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
                                                 : file_workload(engine, options.prompt_file);
   require_fit(report.workload, engine, options.timing.output_tokens);
 
-  if (k > 0) engine::check_drafter(engine);
-  std::vector<Contender> contenders = {{"control", &engine, {}}};
+  const bool device_rounds = options.speculation.device_rounds;
+  report.device_rounds = device_rounds && engine.runtime->rounds() != nullptr;
+  report.synthetic_rates = options.speculation.synthetic_acceptance_rates;
+  if (k > 0 && report.synthetic_rates.empty()) engine::check_drafter(engine);
+  std::vector<Contender> contenders = {{"control", &engine, {.device_rounds = device_rounds}}};
   if (k > 0) contenders.push_back({"speculating", &engine, options.speculation});
   const auto runs = static_cast<int64_t>(contenders.size() * report.workload.prompts.size()) *
                     (options.timing.rounds + options.timing.warm_up);
@@ -50,11 +53,9 @@ BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
         *engine.model, context, k, report.speculating->speculation.mean_acceptance_length());
   }
 
-  const int threads = engine.runtime->options().threads;
-  report.memory = measure_memory_bandwidth(threads);
+  report.memory = measure_memory_bandwidth(engine);
   report.at_model_size = measure_read_bandwidth(
-      {.threads = threads,
-       .bytes = static_cast<std::size_t>(report.control_prediction.bytes_per_token)});
+      engine, static_cast<std::size_t>(report.control_prediction.bytes_per_token));
   return report;
 }
 

@@ -16,8 +16,8 @@ namespace levin::bench {
 struct BenchOptions {
   TimingOptions timing;
   int64_t prompt_tokens = 256;
-  std::filesystem::path prompt_file;  // instead of the fixed prompts, unless empty
-  engine::SpeculativeConfig speculation;
+  std::filesystem::path prompt_file;      // instead of the fixed prompts, unless empty
+  engine::SpeculativeConfig speculation;  // its device_rounds are the control's, too
 };
 
 struct BenchReport {
@@ -26,15 +26,19 @@ struct BenchReport {
   TimingOptions timing;
   Workload workload;
   int k = 0;
-  Bandwidth memory;         // of a buffer beyond every cache
-  Bandwidth at_model_size;  // of a buffer as large as what one token reads
+  bool device_rounds = false;           // whole rounds by the device (runtime/round.h)
+  std::vector<double> synthetic_rates;  // of forced acceptance, unless empty
+  Bandwidth memory;                     // of a buffer beyond every cache
+  Bandwidth at_model_size;              // of a buffer as large as what one token reads
   Prediction control_prediction;
   ContenderTiming control;  // speculation off
   std::optional<Prediction> speculating_prediction;
   std::optional<ContenderTiming> speculating;
 
-  // Whether speculation gave the control's tokens, all of them.
-  bool lossless() const { return !speculating || speculating->outputs == control.outputs; }
+  // Whether speculation gave the control's tokens, all of them; forced acceptance need not.
+  bool lossless() const {
+    return !speculating || !synthetic_rates.empty() || speculating->outputs == control.outputs;
+  }
   // Bytes per token / TPOT / bandwidth. Above 1 when a small model is fed by the cache; then the
   // share of the bandwidth at its size says how good the code is.
   double share_of(const Bandwidth& bandwidth) const;

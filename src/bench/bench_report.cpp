@@ -55,6 +55,11 @@ Json timing_json(const ContenderTiming& timing) {
 }  // namespace
 
 std::string to_text(const Bandwidth& bandwidth) {
+  if (bandwidth.device) {
+    return fmt::format("{:.1f} GB/s [{:.1f} .. {:.1f}] over {:.1f} MiB of the device's memory",
+                       bandwidth.gb_per_s.median, bandwidth.gb_per_s.min, bandwidth.gb_per_s.max,
+                       static_cast<double>(bandwidth.bytes) / (1 << 20));
+  }
   return fmt::format("{:.1f} GB/s [{:.1f} .. {:.1f}] over {:.1f} MiB, {} threads x {} streams{}",
                      bandwidth.gb_per_s.median, bandwidth.gb_per_s.min, bandwidth.gb_per_s.max,
                      static_cast<double>(bandwidth.bytes) / (1 << 20), bandwidth.threads,
@@ -63,8 +68,17 @@ std::string to_text(const Bandwidth& bandwidth) {
 
 std::string to_text(const BenchReport& report) {
   std::string text = fmt::format(
-      "model      {}\nruntime    {}\nwork       {}\nmemory     {}\nat size    {}\n\n", report.model,
-      report.runtime, workload_line(report), to_text(report.memory), to_text(report.at_model_size));
+      "model      {}\nruntime    {}\nrounds     {}\nwork       {}\nmemory     {}\nat size    "
+      "{}\n\n",
+      report.model, report.runtime,
+      report.device_rounds ? "by the device, one launch each" : "by the host",
+      workload_line(report), to_text(report.memory), to_text(report.at_model_size));
+  if (!report.synthetic_rates.empty()) {
+    text += fmt::format(
+        "SYNTHETIC ACCEPTANCE {}: drafts are accepted in these shares of the rounds, whatever the\n"
+        "model says. The tokens are not the model's; only the speed means anything.\n\n",
+        shares(report.synthetic_rates));
+  }
 
   evaluate::Table table({"", "median", "min", "max"});
   add_row(table, "TTFT ms", report.control.ttft_ms(), 2);
@@ -93,14 +107,17 @@ std::string to_text(const BenchReport& report) {
       "{:.1f} %\nof that of a buffer of this size{}.\n",
       bytes / 1e6, report.share_of(report.memory) * 100,
       report.share_of(report.at_model_size) * 100,
-      bytes < static_cast<double>(last_level_cache_bytes()) ? ", which the cache feeds" : "");
+      !report.memory.device && bytes < static_cast<double>(last_level_cache_bytes())
+          ? ", which the cache feeds"
+          : "");
   if (report.speculating) {
     const engine::SpeculationStats& stats = report.speculating->speculation;
     text += fmt::format(
         "Speculation: {:.2f} tokens a round; draft 1, 2, ... accepted in {} of rounds; {}.\n",
         stats.mean_acceptance_length(), shares(accepted_per_position(stats)),
-        report.lossless() ? "all tokens equal the control's"
-                          : "SOME TOKENS DIFFER FROM THE CONTROL'S");
+        !report.synthetic_rates.empty() ? "acceptance is synthetic"
+        : report.lossless()             ? "all tokens equal the control's"
+                                        : "SOME TOKENS DIFFER FROM THE CONTROL'S");
   }
   return text + '\n' + kDefinitions;
 }
@@ -110,6 +127,12 @@ Json to_json(const Spread& spread) {
 }
 
 Json to_json(const Bandwidth& bandwidth) {
+  if (bandwidth.device) {
+    return {{"read_gb_per_s", bandwidth.gb_per_s.median},
+            {"spread", to_json(bandwidth.gb_per_s)},
+            {"memory", "device"},
+            {"bytes", bandwidth.bytes}};
+  }
   return {{"read_gb_per_s", bandwidth.gb_per_s.median},
           {"spread", to_json(bandwidth.gb_per_s)},
           {"threads", bandwidth.threads},
@@ -121,6 +144,7 @@ Json to_json(const Bandwidth& bandwidth) {
 Json to_json(const BenchReport& report) {
   Json device = to_json(report.memory);
   device["runtime"] = report.runtime;
+  device["rounds"] = report.device_rounds ? "device" : "host";
   device["at_model_size"] = to_json(report.at_model_size);
   device["last_level_cache_bytes"] = last_level_cache_bytes();
 
@@ -161,7 +185,12 @@ Json to_json(const BenchReport& report) {
     speculation["speedup_over_control"] = faster.median;
     speculation["speedup_over_control_spread"] = to_json(faster);
     speculation["bytes_per_token"] = report.speculating_prediction->bytes_per_token;
-    speculation["same_tokens_as_control"] = report.lossless();
+    if (report.synthetic_rates.empty()) {
+      speculation["same_tokens_as_control"] = report.lossless();
+    } else {
+      speculation["rejection_sample_method"] = "synthetic";
+      speculation["synthetic_acceptance_rates"] = report.synthetic_rates;
+    }
     json["speculation"] = std::move(speculation);
   }
   json["definitions"] = kDefinitions;

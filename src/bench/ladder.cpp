@@ -49,7 +49,9 @@ class Climber {
         material_(evaluate::prepare(options.model, options.evaluation)),
         baseline_(load(options.model, true)),  // tells whether there is a head to draft with
         workload_(fixed_workload(*baseline_, options.prompt_tokens)),
-        rungs_(choose_rungs(all_rungs(baseline_->model->mtp.has_value()), options.rungs)) {
+        rungs_(choose_rungs(
+            all_rungs(baseline_->model->mtp.has_value(), baseline_->runtime->rounds() != nullptr),
+            options.rungs)) {
     require_fit(workload_, *baseline_, options_.timing.output_tokens);
     for (const Rung& rung : rungs_) {
       if (rung.skipped.empty()) checkpoints_.emplace(rung.id, checkpoint_of(rung));
@@ -66,7 +68,7 @@ class Climber {
   LadderReport climb(const std::function<void(const LadderReport&)>& on_rung) {
     const FileLock lock = claim_folder(options_.out);
     store_.emplace(options_.out / "results");
-    report_.memory = measure_memory_bandwidth(options_.load.runtime.threads);
+    report_.memory = measure_memory_bandwidth(*baseline_);
     for (const Rung& rung : rungs_) {
       report_.rungs.push_back(rung.skipped.empty() ? climb(rung) : skipped(rung));
       if (on_rung) on_rung(report_);
@@ -165,6 +167,7 @@ class Climber {
                                 .add(int64_t{options.rounds})
                                 .add(int64_t{options.warm_up})
                                 .add(int64_t{rung.k})
+                                .add(int64_t{rung.device_rounds ? 1 : 0})
                                 .hex();
     const std::string record = "timing-" + rung.id;
     if (const auto stored = store_->find(record, key)) return load_timing(*stored, record);
@@ -175,10 +178,15 @@ class Climber {
 
   RungTiming time(engine::Engine& engine, const Rung& rung) {
     if (rung.k > 0) engine::check_drafter(engine);
-    std::vector<Contender> contenders = {{"baseline", baseline_.get(), {}}};
-    if (&engine != baseline_.get()) contenders.push_back({"control", &engine, {}});
+    // The control does its rounds as the rung does, so that speculation is all that differs.
+    const bool device = rung.device_rounds;
+    std::vector<Contender> contenders = {{"baseline", baseline_.get(), {.device_rounds = false}}};
+    if (&engine != baseline_.get()) {
+      contenders.push_back({"control", &engine, {.device_rounds = device}});
+    }
     if (rung.k > 0) {
-      contenders.push_back({"speculating", &engine, {.num_speculative_tokens = rung.k}});
+      contenders.push_back(
+          {"speculating", &engine, {.num_speculative_tokens = rung.k, .device_rounds = device}});
     }
     const auto runs = static_cast<int64_t>(contenders.size() * workload_.prompts.size()) *
                       (options_.timing.rounds + options_.timing.warm_up);
@@ -187,8 +195,7 @@ class Climber {
         time_contenders(contenders, workload_, options_.timing, [&] { progress.advance(1); });
     const ContenderTiming& control = timings[std::min<std::size_t>(1, timings.size() - 1)];
     const double bytes = predict_decode(*engine.model, mean_context(), 0, 1).bytes_per_token;
-    const Bandwidth at_size = measure_read_bandwidth(
-        {.threads = options_.load.runtime.threads, .bytes = static_cast<std::size_t>(bytes)});
+    const Bandwidth at_size = measure_read_bandwidth(engine, static_cast<std::size_t>(bytes));
     return {.own = timings.back(),
             .control = control,
             .baseline = timings.front(),

@@ -49,6 +49,7 @@ Rung rung_of(const std::vector<Rung>& all, const std::string& word) {
           .title = title,
           .recipe = word,
           .k = 0,
+          .device_rounds = false,
           .what = "A recipe put beside the ladder.",
           .skipped = {}};
 }
@@ -66,14 +67,23 @@ std::vector<std::string> split(const std::string& list) {
 
 }  // namespace
 
-std::vector<Rung> all_rungs(bool has_mtp) {
+std::vector<Rung> all_rungs(bool has_mtp, bool device_rounds) {
   const std::string no_mtp = has_mtp ? "" : "The checkpoint has no MTP head to draft with.";
   const auto rung = [](std::string id, std::string title, std::string recipe, int k,
                        std::string what, std::string skipped) {
-    return Rung{std::move(id),   std::move(title),  std::move(recipe), k,
-                std::move(what), std::move(skipped)};
+    Rung made;
+    made.id = std::move(id);
+    made.title = std::move(title);
+    made.recipe = std::move(recipe);
+    made.k = k;
+    made.what = std::move(what);
+    made.skipped = std::move(skipped);
+    return made;
   };
-  return {
+  const std::string no_device =
+      "Nothing to gain on a CPU: the draft passes of rung 6 already run inside one call, with "
+      "no host or kernel launch between them. This rung is for GPUs.";
+  std::vector<Rung> rungs = {
       rung("0", "bf16", "", 0, "The baseline: the checkpoint as it is.", ""),
       rung("1", "w4a16", "w4a16", 0, "Every linear but lm_head in NVFP4, weights only.", ""),
       rung("2", "w4a4-naive", "w4a4-naive", 0,
@@ -86,9 +96,8 @@ std::vector<Rung> all_rungs(bool has_mtp) {
       rung("6", "+ NVFP4 drafter", "w4a4-full", kDrafts,
            "Rung 5 with the experts of the MTP head in NVFP4.", no_mtp),
       rung("7", "+ fused drafts", "w4a4-full", kDrafts,
-           "Rung 6 with all draft passes in one launch.",
-           "Nothing to gain on a CPU: the draft passes of rung 6 already run inside one call, with "
-           "no host or kernel launch between them. This rung is for GPUs."),
+           "Rung 6 with the whole round in one launch: drafts, verification, acceptance.",
+           has_mtp && !device_rounds ? no_device : no_mtp),
       rung("int4-g64", "int4-g64", "int4-g64", 0,
            "Beside the ladder: INT4 with groups of 64, made without data.", ""),
       rung("nvfp4-aggressive-mse", "nvfp4-aggressive-mse", "nvfp4-aggressive-mse", 0,
@@ -98,6 +107,8 @@ std::vector<Rung> all_rungs(bool has_mtp) {
            "model.",
            ""),
   };
+  for (Rung& one : rungs) one.device_rounds = one.id == "7";
+  return rungs;
 }
 
 std::vector<Rung> choose_rungs(const std::vector<Rung>& all, const std::string& list) {

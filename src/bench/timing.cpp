@@ -19,6 +19,7 @@ engine::Request request_for(const Prompt& prompt, const Contender& contender,
   request.sampling.temperature = 0;
   request.sampling.max_tokens = options.output_tokens;
   request.sampling.ignore_eos = true;
+  request.sampling.seed = 0;  // of synthetic acceptance
   request.speculation = contender.speculation;
   return request;
 }

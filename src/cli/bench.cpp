@@ -18,6 +18,7 @@ struct BenchFlags {
   bench::BenchOptions options;
   std::string prompt_file;
   bool bandwidth = false;
+  bool host_rounds = false;
   bool json = false;
 };
 
@@ -30,6 +31,9 @@ constexpr const char* kDescription =
     "  levin bench models/tiny\n"
     "  levin bench models/tiny --speculative-config "
     "'{\"method\": \"mtp\", \"num_speculative_tokens\": 3}'\n"
+    "  levin bench models/tiny --speculative-config '{\"method\": \"mtp\",\n"
+    "    \"num_speculative_tokens\": 3, \"rejection_sample_method\": \"synthetic\",\n"
+    "    \"synthetic_acceptance_rates\": [0.65, 0.6, 0.56]}'   (forced acceptance: speed only)\n"
     "  levin bench --bandwidth";
 
 ExitCode run_bandwidth(const BenchFlags& flags) {
@@ -60,7 +64,8 @@ ExitCode run_bench(const BenchFlags& flags) {
                  .hint = {}});
   }
   bench::BenchOptions options = flags.options;
-  options.speculation = speculative_config(flags.engine);
+  options.speculation = benchmark_speculative_config(flags.engine);
+  options.speculation.device_rounds = !flags.host_rounds;
   options.prompt_file = flags.prompt_file;
   const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
   const bench::BenchReport report = bench::run_bench(*engine, options);
@@ -96,6 +101,9 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--warm-up", flags->options.timing.warm_up, "Rounds before that do not count")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
+  command->add_flag("--host-rounds", flags->host_rounds,
+                    "Draft, verify and accept by calls of the host even where the device can do "
+                    "whole rounds");
   command->add_flag("--bandwidth", flags->bandwidth,
                     "Without MODEL: measure only how fast this machine reads memory");
   command->add_flag("--json", flags->json, "Print one JSON object");

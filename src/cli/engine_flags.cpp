@@ -83,6 +83,75 @@ void choose_device(const EngineFlags& flags, engine::LoadOptions& options) {
 #endif
 }
 
+[[noreturn]] void bad_speculation(std::string what, std::string expected, std::string found) {
+  throw Error({.what = std::move(what),
+               .where = "--speculative-config",
+               .expected = std::move(expected),
+               .found = std::move(found),
+               .hint = R"(for example {"method": "mtp", "num_speculative_tokens": 3})"});
+}
+
+std::vector<double> acceptance_rates(const nlohmann::json& json) {
+  std::vector<double> rates;
+  for (const nlohmann::json& rate : json.is_array() ? json : nlohmann::json::array({nullptr})) {
+    if (!rate.is_number()) {
+      bad_speculation("synthetic_acceptance_rates are no acceptance rates", "a list of numbers",
+                      json.dump());
+    }
+    rates.push_back(rate.get<double>());
+  }
+  return rates;
+}
+
+bool is_synthetic(const nlohmann::json& method) {
+  if (method != "standard" && method != "synthetic") {
+    bad_speculation("unknown rejection_sample_method", R"("standard" or "synthetic")",
+                    method.dump());
+  }
+  return method == "synthetic";
+}
+
+engine::SpeculativeConfig parse_speculation(const EngineFlags& flags, bool benchmark) {
+  engine::SpeculativeConfig config;
+  if (!flags.speculative_config) return config;
+  const nlohmann::json json = parse_json(*flags.speculative_config, "--speculative-config");
+  if (!json.is_object()) bad_speculation("not a JSON object", "an object", json.dump());
+  bool synthetic = false;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "method") {
+      if (value != "mtp") {
+        bad_speculation("unknown speculative method", "\"mtp\"", value.dump());
+      }
+    } else if (key == "num_speculative_tokens") {
+      if (!value.is_number_integer() || value < 0 || value > kMaxSpeculativeTokens) {
+        bad_speculation("num_speculative_tokens is out of range",
+                        fmt::format("an integer from 0 to {}", kMaxSpeculativeTokens),
+                        value.dump());
+      }
+      config.num_speculative_tokens = value.get<int>();
+    } else if (key == "rejection_sample_method") {
+      synthetic = is_synthetic(value);
+    } else if (key == "synthetic_acceptance_rates") {
+      config.synthetic_acceptance_rates = acceptance_rates(value);
+    } else {
+      bad_speculation("unknown key", "method, num_speculative_tokens", key);
+    }
+  }
+  for (const char* key : {"method", "num_speculative_tokens"}) {
+    if (!json.contains(key)) bad_speculation("key is missing", key, json.dump());
+  }
+  if (synthetic == config.synthetic_acceptance_rates.empty()) {
+    bad_speculation("synthetic acceptance is asked for by halves",
+                    "\"rejection_sample_method\": \"synthetic\" and synthetic_acceptance_rates",
+                    json.dump());
+  }
+  if (synthetic && !benchmark) {
+    bad_speculation("synthetic acceptance is for levin bench: its output is not the model's",
+                    "drafts that the model verifies", json.dump());
+  }
+  return config;
+}
+
 }  // namespace
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags) {
@@ -147,35 +216,11 @@ engine::LoadOptions load_options(const EngineFlags& flags) {
 }
 
 engine::SpeculativeConfig speculative_config(const EngineFlags& flags) {
-  engine::SpeculativeConfig config;
-  if (!flags.speculative_config) return config;
-  const std::string where = "--speculative-config";
-  const nlohmann::json json = parse_json(*flags.speculative_config, where);
-  auto fail = [&](std::string what, std::string expected, std::string found) {
-    throw Error({.what = std::move(what),
-                 .where = where,
-                 .expected = std::move(expected),
-                 .found = std::move(found),
-                 .hint = R"(for example {"method": "mtp", "num_speculative_tokens": 3})"});
-  };
-  if (!json.is_object()) fail("not a JSON object", "an object", json.dump());
-  for (const auto& [key, value] : json.items()) {
-    if (key == "method") {
-      if (value != "mtp") fail("unknown speculative method", "\"mtp\"", value.dump());
-    } else if (key == "num_speculative_tokens") {
-      if (!value.is_number_integer() || value < 0 || value > kMaxSpeculativeTokens) {
-        fail("num_speculative_tokens is out of range",
-             fmt::format("an integer from 0 to {}", kMaxSpeculativeTokens), value.dump());
-      }
-      config.num_speculative_tokens = value.get<int>();
-    } else {
-      fail("unknown key", "method, num_speculative_tokens", key);
-    }
-  }
-  for (const char* key : {"method", "num_speculative_tokens"}) {
-    if (!json.contains(key)) fail("key is missing", key, json.dump());
-  }
-  return config;
+  return parse_speculation(flags, false);
+}
+
+engine::SpeculativeConfig benchmark_speculative_config(const EngineFlags& flags) {
+  return parse_speculation(flags, true);
 }
 
 }  // namespace levin::cli

@@ -37,4 +37,8 @@ engine::LoadOptions load_options(const EngineFlags& flags);
 // empty. Unknown keys and methods are Errors.
 engine::SpeculativeConfig speculative_config(const EngineFlags& flags);
 
+// The same for benchmarks, which may ask for synthetic acceptance as vLLM does, besides:
+// {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.65, 0.6, 0.56]}.
+engine::SpeculativeConfig benchmark_speculative_config(const EngineFlags& flags);
+
 }  // namespace levin::cli

@@ -18,21 +18,28 @@ std::vector<std::string> ids(const std::vector<Rung>& rungs) {
 }
 
 TEST(Rungs, AllInOrder) {
-  EXPECT_THAT(ids(all_rungs(true)), ElementsAre("0", "1", "2", "3", "4", "5", "6", "7", "int4-g64",
-                                                "nvfp4-aggressive-mse", "tiny-smallest-pass"));
-  EXPECT_THAT(choose_rungs(all_rungs(true), ""), testing::SizeIs(11));
+  EXPECT_THAT(ids(all_rungs(true, false)),
+              ElementsAre("0", "1", "2", "3", "4", "5", "6", "7", "int4-g64",
+                          "nvfp4-aggressive-mse", "tiny-smallest-pass"));
+  EXPECT_THAT(choose_rungs(all_rungs(true, false), ""), testing::SizeIs(11));
 }
 
 TEST(Rungs, OnlyTheFusedRungIsOutOfReachWithAHead) {
-  for (const Rung& rung : all_rungs(true)) EXPECT_EQ(rung.skipped.empty(), rung.id != "7");
+  for (const Rung& rung : all_rungs(true, false)) EXPECT_EQ(rung.skipped.empty(), rung.id != "7");
+  for (const Rung& rung : all_rungs(true, true)) {
+    EXPECT_EQ(rung.skipped, "");
+    EXPECT_EQ(rung.device_rounds, rung.id == "7");
+  }
 }
 
 TEST(Rungs, WithoutAHeadNothingSpeculates) {
-  for (const Rung& rung : all_rungs(false)) EXPECT_EQ(rung.skipped.empty(), rung.k == 0);
+  for (const bool device : {false, true}) {
+    for (const Rung& rung : all_rungs(false, device)) EXPECT_EQ(rung.skipped.empty(), rung.k == 0);
+  }
 }
 
 TEST(Rungs, BaselineIsAlwaysFirst) {
-  const auto all = all_rungs(true);
+  const auto all = all_rungs(true, false);
   EXPECT_THAT(ids(choose_rungs(all, "3,1")), ElementsAre("0", "3", "1"));
   EXPECT_THAT(ids(choose_rungs(all, "3,0")), ElementsAre("0", "3"));
   EXPECT_THAT(ids(choose_rungs(all, "0")), ElementsAre("0"));
@@ -40,7 +47,7 @@ TEST(Rungs, BaselineIsAlwaysFirst) {
 }
 
 TEST(Rungs, OtherWordsAreRecipes) {
-  const auto chosen = choose_rungs(all_rungs(true), "fp8,mine/best.yaml");
+  const auto chosen = choose_rungs(all_rungs(true, false), "fp8,mine/best.yaml");
   ASSERT_EQ(chosen.size(), 3u);
   EXPECT_EQ(chosen[1].recipe, "fp8");
   EXPECT_EQ(chosen[2].recipe, "mine/best.yaml");
@@ -48,20 +55,20 @@ TEST(Rungs, OtherWordsAreRecipes) {
 }
 
 TEST(Rungs, RecipesAreAllShippedOnesOnce) {
-  const auto chosen = choose_rungs(all_rungs(true), "recipes");
+  const auto chosen = choose_rungs(all_rungs(true, false), "recipes");
   ASSERT_EQ(chosen.size(), 1 + quantize::shipped_recipes().size());
   EXPECT_EQ(chosen[0].id, "0");
   for (std::size_t i = 1; i < chosen.size(); ++i) {
     EXPECT_EQ(chosen[i].recipe, quantize::shipped_recipes()[i - 1]);
     EXPECT_EQ(chosen[i].k, 0);
   }
-  const auto more = choose_rungs(all_rungs(true), "int4-g64,mine.yaml,recipes");
+  const auto more = choose_rungs(all_rungs(true, false), "int4-g64,mine.yaml,recipes");
   EXPECT_EQ(more.size(), chosen.size() + 1);
   EXPECT_EQ(more[1].id, "int4-g64");
 }
 
 TEST(Rungs, RefusesNonsense) {
-  const auto all = all_rungs(true);
+  const auto all = all_rungs(true, false);
   for (const char* list : {"12", "1,,2", ",", "1,1", "0,0", "1,"}) {
     EXPECT_THROW(choose_rungs(all, list), Error) << list;
   }
