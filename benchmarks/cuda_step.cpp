@@ -2,9 +2,15 @@
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
 //   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--mtp]
+//             [--rounds]
+//
+// --rounds: whole generation rounds with 0 to 5 drafts instead, launched and read as a server does
+// it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
+// shares of kRates of the rounds. The figures are of speed alone.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +20,7 @@
 #include "core/files.h"
 #include "model/cost.h"
 #include "runtime/cuda/profile.h"
+#include "runtime/round.h"
 
 namespace {
 
@@ -80,7 +87,101 @@ double bytes_per_step(const levin::model::Config& config, const Recipe& recipe, 
       .memory_bytes();
 }
 
-void run(const std::string& folder, const Recipe& recipe, int context, bool phases, bool mtp) {
+// Unconditional acceptance of draft 1, 2, ...; beyond the third, the third's ratio goes on.
+constexpr double kRates[] = {0.65, 0.60, 0.56, 0.523, 0.488};
+
+// The slot after `context` tokens.
+void prefill(levin::runtime::Runtime& runtime, int context) {
+  runtime.reset(0);
+  const int chunk = runtime.options().max_extend_tokens;
+  const int64_t vocab = runtime.model().config.vocab_size;
+  for (int done = 0; done < context; done += chunk) {
+    std::vector<int32_t> tokens;
+    for (int i = done; i < std::min(done + chunk, context); ++i) {
+      tokens.push_back(static_cast<int32_t>((1237 + int64_t{7919} * i) % vocab));
+    }
+    const levin::runtime::Extend extend = {.slot = 0, .tokens = tokens, .logits_rows = 0};
+    runtime.extend({&extend, 1});
+  }
+}
+
+struct RoundTimes {
+  double tokens = 0;
+  double seconds = 0;  // of the host's clock
+  std::vector<double> draft, verify, gap;
+  double experts = 0;  // of all rounds
+};
+
+// One round ahead, as the engine does it.
+RoundTimes time_rounds(levin::runtime::DeviceRounds& rounds, int drafts, int count) {
+  const int slot = 0;
+  RoundTimes times;
+  const auto take = [&](bool counts) {
+    const levin::runtime::RoundOutcome& outcome = rounds.wait();
+    if (!counts) return;
+    times.tokens += outcome.results[0].block.count;
+    times.draft.push_back(outcome.draft_seconds * 1e6);
+    times.verify.push_back(outcome.verify_seconds * 1e6);
+    times.gap.push_back(outcome.gap_seconds * 1e6);
+    times.experts += outcome.experts;
+  };
+  constexpr int kWarmUp = 8;
+  rounds.launch({&slot, 1}, drafts);
+  auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kWarmUp + count; ++i) {
+    rounds.launch({&slot, 1}, drafts);
+    take(i >= kWarmUp);
+    if (i == kWarmUp - 1) start = std::chrono::steady_clock::now();
+  }
+  times.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  take(false);
+  return times;
+}
+
+void run_rounds(levin::runtime::CudaProfile& profile, int context) {
+  levin::runtime::Runtime& runtime = profile.runtime();
+  levin::runtime::DeviceRounds& rounds = *runtime.rounds();
+  int layers = 0;
+  for (const auto& layer : runtime.model().layers) {
+    layers += layer.kind == levin::model::BlockKind::kMoe ? 1 : 0;
+  }
+  fmt::print(
+      "whole rounds of one sequence, SYNTHETIC acceptance (random weights): tokens/s by the host's "
+      "clock; medians of us on the device; idle: no kernel works, by time stamps, of one round "
+      "with "
+      "them\n"
+      " k  tokens/s  tokens/round   drafts    verify      gap  experts/layer  kernels  idle us  "
+      "%\n");
+  for (int drafts = 0; drafts <= 5; ++drafts) {
+    prefill(runtime, context);
+    std::vector<double> rates;
+    for (int i = 0; i < drafts; ++i) rates.push_back(kRates[i] / (i == 0 ? 1.0 : kRates[i - 1]));
+    rounds.enter({.slot = 0,
+                  .last_token = 17,
+                  .remaining = runtime.options().max_model_len - context,
+                  .sampling = {.seed = 1},
+                  .synthetic_rates = rates});
+    const RoundTimes times = time_rounds(rounds, drafts, 150);
+    const auto timeline = profile.round_timeline(drafts);
+    const auto count = static_cast<double>(times.verify.size());
+    fmt::print(
+        "{:>2} {:>9.1f} {:>13.2f} {:>8.1f} {:>9.1f} {:>8.1f} {:>14.1f} {:>8} {:>8.1f} {:.1f}\n",
+        drafts, times.tokens / times.seconds, times.tokens / count, median(times.draft),
+        median(times.verify), median(times.gap), times.experts / count / layers, timeline.kernels,
+        timeline.idle, timeline.idle / timeline.microseconds * 100);
+    std::fflush(stdout);
+  }
+}
+
+struct Wanted {
+  int context = 1024;
+  bool phases = false;
+  bool mtp = false;
+  bool rounds = false;
+};
+
+void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) {
+  const int context = wanted.context;
   const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
   const levin::model::Config config = levin::model::parse_config(json, folder);
   levin::runtime::Options options;
@@ -88,13 +189,14 @@ void run(const std::string& folder, const Recipe& recipe, int context, bool phas
   options.max_extend_tokens = 16;
   options.ssm_cache_dtype =
       recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
-  options.mtp = mtp;
+  options.mtp = wanted.mtp || wanted.rounds;
   const auto profile = levin::runtime::make_cuda_profile(
       levin::runtime::make_shape_model(config, recipe.quant_of), options);
   const double bandwidth = profile->read_bandwidth();
   fmt::print("\n{}: {}, {:.1f} GB of weights and caches, plain read {:.0f} GB/s, context {}\n",
              recipe.name, profile->description(),
              static_cast<double>(profile->memory_bytes()) * 1e-9, bandwidth, context);
+  if (wanted.rounds) return run_rounds(*profile, context);
   fmt::print("tokens   MB    median us   min us   GB/s   % of plain read\n");
   for (int rows = 1; rows <= 8; ++rows) {
     const std::vector<double> times = profile->time_passes(rows, context, 21);
@@ -104,40 +206,41 @@ void run(const std::string& folder, const Recipe& recipe, int context, bool phas
                *std::min_element(times.begin(), times.end()), bytes / us * 1e-3,
                bytes / us * 1e-3 / bandwidth * 100);
   }
-  if (mtp) {
+  if (wanted.mtp) {
     const std::vector<double> times = profile->time_drafts(context, 21);
     fmt::print("a step of the draft head: median {:.1f} us, min {:.1f} us\n", median(times),
                *std::min_element(times.begin(), times.end()));
   }
-  if (phases) fmt::print("{}", profile->phase_table(1, context));
+  if (wanted.phases) fmt::print("{}", profile->phase_table(1, context));
   std::fflush(stdout);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  std::vector<std::string> wanted;
+  std::vector<std::string> recipes;
   std::string folder;
-  int context = 1024;
-  bool phases = false;
-  bool mtp = false;
+  Wanted wanted;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--recipe" && i + 1 < argc) {
-      wanted.emplace_back(argv[++i]);
+      recipes.emplace_back(argv[++i]);
     } else if (argument == "--context" && i + 1 < argc) {
-      context = std::stoi(argv[++i]);
+      wanted.context = std::stoi(argv[++i]);
     } else if (argument == "--phases") {
-      phases = true;
+      wanted.phases = true;
     } else if (argument == "--mtp") {
-      mtp = true;
+      wanted.mtp = true;
+    } else if (argument == "--rounds") {
+      wanted.rounds = true;
     } else {
       folder = argument;
     }
   }
   for (const Recipe& recipe : kRecipes) {
-    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), recipe.name) != wanted.end()) {
-      run(folder, recipe, context, phases, mtp);
+    if (recipes.empty() ||
+        std::find(recipes.begin(), recipes.end(), recipe.name) != recipes.end()) {
+      run(folder, recipe, wanted);
     }
   }
   return 0;

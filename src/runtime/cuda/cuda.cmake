@@ -52,8 +52,12 @@ if(levin_cuda_found)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set_property(TARGET levin_cuda_kernels PROPERTY CUDA_STANDARD 20)
   target_include_directories(levin_cuda_kernels PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  # Relaxed: constexpr functions that host and device share need no markers.
   target_compile_options(levin_cuda_kernels PRIVATE -O3 --Werror=all-warnings
-    -Xcompiler=-Wall,-Wextra,-Werror)
+    --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Werror)
+  # Weights of samples have the host's bits (round_choose.cu).
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/cuda/round_choose.cu PROPERTIES
+    COMPILE_OPTIONS -fmad=false)
 
   file(GLOB levin_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/runtime/cuda/*.cpp)
   add_library(levin_runtime_cuda STATIC ${levin_cuda_sources}
@@ -66,7 +70,14 @@ if(levin_cuda_found)
   add_executable(test_cuda ${levin_cuda_tests})
   target_include_directories(test_cuda PRIVATE ${PROJECT_SOURCE_DIR}/tests/runtime)
   target_compile_definitions(test_cuda PRIVATE LEVIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(test_cuda PRIVATE levin_runtime_cuda GTest::gmock GTest::gtest_main)
+  target_link_libraries(test_cuda PRIVATE levin_runtime_cuda levin_engine GTest::gmock
+    GTest::gtest_main)
+  # Calls that allocate or wait are counted by cuda_round_calls_test.cpp.
+  foreach(call cudaMalloc cudaMallocAsync cudaMallocHost cudaHostAlloc cudaFree cudaFreeHost
+      cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaMemcpy cudaMemcpyAsync
+      cudaGraphLaunch)
+    target_link_options(test_cuda PRIVATE -Wl,--wrap=${call})
+  endforeach()
   include(GoogleTest)
   gtest_discover_tests(test_cuda DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
 

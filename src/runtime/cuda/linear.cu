@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   weights.load(p.inputs[0].weight, p.width);
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
+  if (rows == 0) return ptx::wait_for_previous();
   ptx::launch_dependents();
   WarpStream stream = stream_of(p.shared);
   stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
@@ -183,6 +184,7 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
   const int rows = p.pass->rows;
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
+  if (rows == 0) return ptx::wait_for_previous();
   ptx::launch_dependents();
   StripPart weights = {};
   if (p.kind == InputKind::kGatedNorm) {

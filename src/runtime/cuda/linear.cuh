@@ -86,13 +86,14 @@ struct Trace {
   uint64_t* stamps = nullptr;  // [grid][kCount], null: off
   __device__ void stamp(Stamp which) const {
     if (stamps == nullptr || threadIdx.x != 0) return;
-    stamps[blockIdx.x * kCount + which] = ptx::global_timer();
+    stamps[(blockIdx.y * gridDim.x + blockIdx.x) * kCount + which] = ptx::global_timer();
     if (which == kReady) mark(kReadyMark);
     if (which == kEnd) mark(kEndMark);
   }
   // By one thread.
   __device__ void mark(Mark which) const {
-    if (stamps != nullptr) stamps[blockIdx.x * kCount + kMarks + which] = clock64();
+    if (stamps == nullptr) return;
+    stamps[(blockIdx.y * gridDim.x + blockIdx.x) * kCount + kMarks + which] = clock64();
   }
 };
 

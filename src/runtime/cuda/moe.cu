@@ -214,6 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   RouterTap tap = make_tap(p, static_cast<int>(blockIdx.x));
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
+  if (tokens == 0) return ptx::wait_for_previous();
   Shift shift(stream_of(p.shared), known, free_items, scouts);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
@@ -231,6 +232,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
   if (scouts.include_me()) {
     route(p.router, tokens, routing, scouts);
+    if (blockIdx.x == 0 && scouts.thread() == 0) atomicAdd(p.router.touched, routing.count());
     if (p.observed_experts != nullptr && blockIdx.x == 0) {
       for (int i = scouts.thread(); i < tokens * p.router.chosen; i += scouts.threads()) {
         p.observed_experts[i] = routing.expert()[i];

@@ -39,19 +39,28 @@ class Timer {
   cudaEvent_t stop_ = nullptr;
 };
 
-// Every block reads a contiguous slice, eight 16-byte loads in flight per thread.
+// Every block reads a contiguous slice `repeats` times, eight 16-byte loads in flight per thread.
 __global__ void __launch_bounds__(512)
-    read_all(const uint4* from, std::size_t words, uint32_t* sum) {
+    read_all(const uint4* from, std::size_t words, int repeats, uint32_t* sum) {
   const std::size_t per_block = words / gridDim.x;
   const uint4* slice = from + per_block * blockIdx.x;
   uint32_t x = 0;
-  for (std::size_t i = threadIdx.x; i + 7 * blockDim.x < per_block;
-       i += std::size_t{8} * blockDim.x) {
-    uint4 v[8];
+#pragma unroll 1
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    std::size_t i = threadIdx.x;
+    for (; i + 7 * blockDim.x < per_block; i += std::size_t{8} * blockDim.x) {
+      uint4 v[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) v[j] = __ldcs(slice + i + j * blockDim.x);
+      for (int j = 0; j < 8; ++j) v[j] = __ldcg(slice + i + j * blockDim.x);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+      for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    for (; i < per_block; i += blockDim.x) {
+      const uint4 v = __ldcg(slice + i);
+      x ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    // A slice read again is read: the compiler must not know better.
+    asm volatile("" ::: "memory");
   }
   if (x == 0x12345678u) atomicAdd(sum, x);  // never removed, hardly ever executed
 }
@@ -124,20 +133,101 @@ std::vector<double> CudaRuntime::time_drafts(int context, int repeats) {
   return times;
 }
 
-double CudaRuntime::read_bandwidth() {
-  const Timer timer;
-  const std::size_t bytes =
-      std::min<std::size_t>(weight_memory_.bytes(), std::size_t{8} << 30) / 8192 * 8192;
-  auto* sum = reinterpret_cast<uint32_t*>(state_.draft_pass);
-  std::vector<double> times;
-  for (int i = 0; i < 9; ++i) {
-    times.push_back(timer.microseconds(stream_.get(), [&] {
-      read_all<<<blocks_ * 4, 512, 0, stream_.get()>>>(weight_memory_.as<const uint4>(), bytes / 16,
-                                                       sum);
-    }));
-    check(cudaGetLastError());
+// A buffer that a token's weights would fill: those of this model where there are enough of them.
+// Short reads are repeated within a launch, so that its cost does not count.
+std::vector<double> CudaRuntime::read_gb_per_s(std::size_t bytes, int passes) {
+  constexpr std::size_t kMeasured = std::size_t{1} << 30;
+  const std::size_t grain = 4096 * index(blocks_);
+  bytes = std::max(bytes / grain, std::size_t{1}) * grain;
+  Memory own;
+  if (bytes > weight_memory_.bytes()) {
+    own = Memory(Memory::Place::kDevice, bytes);
+    check(cudaMemsetAsync(own.data(), 0, bytes, stream_.get()));
   }
-  return static_cast<double>(bytes) / median(times) * 1e-3;
+  const auto* from = (own.bytes() > 0 ? own : weight_memory_).as<const uint4>();
+  auto* sum = reinterpret_cast<uint32_t*>(state_.draft_pass);
+  const auto repeats = static_cast<int>((kMeasured + bytes - 1) / bytes);
+  const Timer timer;
+  std::vector<double> rates;
+  for (int i = -1; i < passes; ++i) {
+    const double microseconds = timer.microseconds(stream_.get(), [&] {
+      read_all<<<blocks_ * 4, 512, 0, stream_.get()>>>(from, bytes / 16, repeats, sum);
+    });
+    check(cudaGetLastError());
+    if (i >= 0) rates.push_back(static_cast<double>(bytes) * repeats / microseconds * 1e-3);
+  }
+  return rates;
+}
+
+namespace {
+
+// When the first block started and had its input, and when the last one ended; nanoseconds.
+struct PhaseTimes {
+  uint64_t start = ~uint64_t{0};
+  uint64_t first_ready = ~uint64_t{0};
+  uint64_t ready = 0;
+  uint64_t end = 0;
+};
+
+PhaseTimes times_of(const uint64_t* stamps, int blocks) {
+  PhaseTimes times;
+  for (int block = 0; block < blocks; ++block) {
+    const uint64_t* of_block = stamps + std::ptrdiff_t{Trace::kCount} * block;
+    if (of_block[Trace::kStart] == 0) continue;  // had nothing to do
+    times.start = std::min(times.start, of_block[Trace::kStart]);
+    times.ready = std::max(times.ready, of_block[Trace::kReady]);
+    if (of_block[Trace::kReady] != 0) {
+      times.first_ready = std::min(times.first_ready, of_block[Trace::kReady]);
+    }
+    times.end = std::max(times.end, of_block[Trace::kEnd]);
+  }
+  return times;
+}
+
+}  // namespace
+
+RoundTimeline CudaRuntime::round_timeline(int drafts) {
+  constexpr std::size_t kCapacity = std::size_t{1} << 21;
+  const Memory stamps(Memory::Place::kDevice, kCapacity * sizeof(uint64_t));
+  std::vector<TracedPhase> phases;
+  step_->trace(stamps.as<uint64_t>(), kCapacity, &phases);
+  int rows = 1;
+  while (rows < 1 + drafts) rows *= 2;
+  const Graph graph(stream_.get(),
+                    [&] { step_->round(stream_.get(), 1, rows, drafts, rounds_->buffers()); });
+  step_->trace(nullptr, 0, nullptr);
+  std::vector<uint64_t> host(kCapacity);
+  std::vector<RoundTimeline> timelines;
+  for (int repeat = 0; repeat < 9; ++repeat) {
+    check(cudaMemsetAsync(stamps.data(), 0, stamps.bytes(), stream_.get()));
+    const int slot = 0;
+    rounds_->launch_with(graph, {&slot, 1});
+    rounds_->wait();
+    check(cudaMemcpyAsync(host.data(), stamps.data(), stamps.bytes(), cudaMemcpyDeviceToHost,
+                          stream_.get()));
+    stream_.synchronize();
+    RoundTimeline timeline;
+    uint64_t first = 0;
+    uint64_t busy_until = 0;
+    for (const TracedPhase& phase : phases) {
+      const PhaseTimes t =
+          times_of(host.data() + (phase.stamps - stamps.as<uint64_t>()), phase.blocks);
+      if (t.end == 0) continue;
+      if (first == 0) first = busy_until = t.start;
+      if (t.first_ready > busy_until) {
+        const double gap = static_cast<double>(t.first_ready - busy_until) * 1e-3;
+        timeline.idle += gap;
+        timeline.longest_gap = std::max(timeline.longest_gap, gap);
+      }
+      busy_until = std::max(busy_until, t.end);
+      ++timeline.kernels;
+    }
+    timeline.microseconds = static_cast<double>(busy_until - first) * 1e-3;
+    timelines.push_back(timeline);
+  }
+  std::sort(timelines.begin(), timelines.end(),
+            [](const auto& a, const auto& b) { return a.microseconds < b.microseconds; });
+  return timelines[timelines.size() / 2];
 }
 
 std::string CudaRuntime::phase_table(int rows, int context) {
@@ -167,15 +257,10 @@ std::string CudaRuntime::phase_table(int rows, int context) {
   uint64_t last_end = 0;
   for (const TracedPhase& phase : phases) {
     const uint64_t* of_phase = host.data() + (phase.stamps - stamps.as<uint64_t>());
-    uint64_t start = ~uint64_t{0};
-    uint64_t ready = 0;
-    uint64_t end = 0;
+    const auto [start, first_ready, ready, end] = times_of(of_phase, phase.blocks);
     std::array<double, Trace::kMarkCount> marks{};
     for (int block = 0; block < phase.blocks; ++block) {
       const uint64_t* of_block = of_phase + Trace::kCount * block;
-      start = std::min(start, of_block[Trace::kStart]);
-      ready = std::max(ready, of_block[Trace::kReady]);
-      end = std::max(end, of_block[Trace::kEnd]);
       for (std::size_t i = 0; i < marks.size(); ++i) {
         if (of_block[Trace::kMarks + i] == 0) continue;
         marks[i] +=
@@ -213,7 +298,10 @@ class Profile final : public CudaProfile {
 
   std::string description() const override { return runtime_.description(); }
   int64_t memory_bytes() const override { return runtime_.memory_bytes(); }
-  double read_bandwidth() override { return runtime_.read_bandwidth(); }
+  Runtime& runtime() override { return runtime_; }
+  double read_bandwidth() override {
+    return median(runtime_.read_gb_per_s(std::size_t{8} << 30, 9));
+  }
   std::vector<double> time_passes(int rows, int context, int repeats) override {
     return runtime_.time_passes(rows, context, repeats);
   }
@@ -223,6 +311,7 @@ class Profile final : public CudaProfile {
   std::string phase_table(int rows, int context) override {
     return runtime_.phase_table(rows, context);
   }
+  RoundTimeline round_timeline(int drafts) override { return runtime_.round_timeline(drafts); }
 
  private:
   CudaRuntime runtime_;

@@ -114,6 +114,11 @@ __device__ inline uint64_t load_tagged(const uint64_t* from) {
   return v;
 }
 
+// For the host: what was written before is visible when this is.
+__device__ inline void store_release_system(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.sys.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 // --- shared memory loads by address ---
 
 __device__ inline uint4 load_shared_16(uint32_t address) {

@@ -12,6 +12,7 @@ namespace levin::runtime::cuda {
 struct Router {
   uint64_t* words = nullptr;        // [kMaxRows, experts]: logits and tags
   const uint32_t* epoch = nullptr;  // the tag of this pass
+  int32_t* touched = nullptr;       // counts distinct experts
   const float* bias = nullptr;      // [experts]
   int experts = 0;
   int chosen = 0;  // per token

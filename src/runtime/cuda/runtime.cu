@@ -107,7 +107,13 @@ void CudaRuntime::capture() {
       graphs_[i].draft = Graph(stream_.get(), [&] { step_->draft(stream_.get(), rows); });
     }
   }
+  rounds_ =
+      std::make_unique<CudaRounds>(model_->config, options_, state_, *step_, stream_.get(), slots_);
   stream_.synchronize();
+}
+
+DeviceRounds* CudaRuntime::rounds() {
+  return observer_.hidden || observer_.linear_input ? nullptr : rounds_.get();
 }
 
 std::string CudaRuntime::description() const {
@@ -117,12 +123,14 @@ std::string CudaRuntime::description() const {
 int64_t CudaRuntime::memory_bytes() const {
   return static_cast<int64_t>(weight_memory_.bytes() + state_memory_.bytes() +
                               pinned_passes_.bytes() + host_logits_.bytes() +
-                              host_draft_logits_.bytes() + host_drafts_.bytes());
+                              host_draft_logits_.bytes() + host_drafts_.bytes() +
+                              rounds_->pinned_bytes());
 }
 
 void CudaRuntime::reset(int slot) {
   check_slot(options_, slot);
-  slots_[index(slot)] = {};
+  const uint32_t generation = slots_[index(slot)].generation + 1;
+  slots_[index(slot)] = {.generation = generation};
 }
 
 std::size_t CudaRuntime::size_class(int rows) {
@@ -143,7 +151,7 @@ Pass& CudaRuntime::next_pass() {
 
 void CudaRuntime::add_rows(Pass& pass, int slot_index, std::span<const int32_t> tokens,
                            bool commit) {
-  Slot& slot = slots_[index(slot_index)];
+  SlotState& slot = slots_[index(slot_index)];
   const auto rows = static_cast<int32_t>(tokens.size());
   Segment& segment = pass.segment[pass.segments++];
   segment.slot = slot_index;
@@ -168,6 +176,7 @@ void CudaRuntime::add_rows(Pass& pass, int slot_index, std::span<const int32_t> 
   slot.length += rows;
   slot.rewindable_to = slot.committed;
   slot.parity ^= 1;
+  slot.on_device = false;
 }
 
 void CudaRuntime::run(const Pass& pass) {
@@ -249,9 +258,10 @@ std::span<const float> CudaRuntime::logits(int entry, int row) const {
 
 void CudaRuntime::rewind(int slot_index, int64_t length) {
   check_slot(options_, slot_index);
-  Slot& slot = slots_[index(slot_index)];
+  SlotState& slot = slots_[index(slot_index)];
   check_rewind(slot_index, length, slot.rewindable_to, slot.length);
   slot.length = length;
+  slot.on_device = false;
 }
 
 void CudaRuntime::draft(std::span<const Draft> batch) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cuda/profile.h"
+#include "runtime/cuda/round.h"
 #include "runtime/cuda/step.h"
 #include "runtime/runtime.h"
 
@@ -32,21 +34,18 @@ class CudaRuntime final : public Runtime {
   std::span<const int32_t> drafts(int entry) const override;
   std::span<const float> draft_logits(int entry, int step) const override;
 
+  // None while an observer watches: it wants to see every pass.
+  DeviceRounds* rounds() override;
+  std::vector<double> read_gb_per_s(std::size_t bytes, int passes) override;
+
   // See profile.h.
   void prepare_timing();
-  double read_bandwidth();
   std::vector<double> time_passes(int rows, int context, int repeats);
   std::vector<double> time_drafts(int context, int repeats);
   std::string phase_table(int rows, int context);
+  RoundTimeline round_timeline(int drafts);
 
  private:
-  // A sequence's place in the runtime; what the fields mean on the device: pass.h.
-  struct Slot {
-    int64_t length = 0;
-    int64_t committed = 0;      // tokens in the stored Mamba state; the rest is logged
-    int64_t rewindable_to = 0;  // shortest length that rewind() can go back to
-    int parity = 0;
-  };
   struct GraphSet {
     std::array<Graph, 2> extend;  // without and with logits
     Graph draft;
@@ -82,7 +81,8 @@ class CudaRuntime final : public Runtime {
   State state_;
   std::unique_ptr<Step> step_;
   std::array<GraphSet, 4> graphs_;  // for 1, 2, 4 and 8 rows
-  std::vector<Slot> slots_;
+  std::vector<SlotState> slots_;
+  std::unique_ptr<CudaRounds> rounds_;
 
   Memory pinned_passes_;
   std::size_t passes_used_ = 0;

@@ -152,6 +152,9 @@ State Placer::place() {
     }
   }
   state.epoch = arena_.take<uint32_t>(1);
+  state.round_work = arena_.take<RoundWork>(1);
+  state.round_sequences = arena_.take<RoundSequence>(slots());
+  state.experts_touched = arena_.take<int32_t>(1);
   const auto add_words = [&](const model::Layer& layer) {
     const bool moe = layer.kind == model::BlockKind::kMoe;
     state.router_words.push_back(moe ? rows<uint64_t>(c_.n_routed_experts) : nullptr);

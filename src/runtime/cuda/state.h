@@ -6,6 +6,7 @@
 
 #include "runtime/cuda/attention.h"
 #include "runtime/cuda/mamba.h"
+#include "runtime/cuda/round_kernels.h"
 #include "runtime/cuda/weights.h"
 
 namespace levin::runtime::cuda {
@@ -58,6 +59,10 @@ struct State {
   float* logits = nullptr;          // [max_extend_tokens, vocab]
   float* draft_logits = nullptr;    // [slots * max_rewind, vocab]
   int32_t* drafts = nullptr;        // [slots * max_rewind]
+  // Of device rounds (round_kernels.h); they start as zeros.
+  RoundWork* round_work = nullptr;
+  RoundSequence* round_sequences = nullptr;  // [slots]
+  int32_t* experts_touched = nullptr;        // distinct routed experts of a pass, over layers
 };
 
 // Places everything. Dimensions without a kernel are an Error.

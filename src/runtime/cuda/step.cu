@@ -12,15 +12,6 @@ constexpr int kSmallestRing = kWarps * kFewestSlots * kSmallestSlot;
 constexpr int kUsualRing = kWarps * kFewestSlots * kUsualSlot;
 constexpr int kReservedShared = 1024;  // per block, by the driver
 
-// Also asks for the same division of a multiprocessor's memory as all other kernels: changing it
-// would wait until the multiprocessor is empty.
-template <typename Kernel>
-void allow_shared(Kernel kernel, int bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-}
-
 }  // namespace
 
 Step::Step(const model::Model& model, const Options& options, const DeviceModel& weights,
@@ -40,6 +31,9 @@ Step::Step(const model::Model& model, const Options& options, const DeviceModel&
   allow_shared(moe_down_kernel(), shared_per_block_);
   allow_shared(embed_kernel(), 0);
   allow_shared(advance_draft_kernel(), 0);
+  allow_shared(begin_round_kernel(), 0);
+  allow_shared(begin_verify_kernel(), 0);
+  allow_shared(end_round_kernel(), 0);
 }
 
 void Step::observe(StepObserver* observer, const ObservedBuffers& buffers) {

@@ -50,6 +50,11 @@ class Step {
   void extend(cudaStream_t stream, int rows, bool head);
   // One step of drafting over State::draft_pass.
   void draft(cudaStream_t stream, int rows);
+  // A whole round of at most `sequences` sequences: `drafts` drafts each, then at most `rows` rows
+  // to verify, all of them powers of two up to 8 but `drafts`. Of `buffers` those of the host.
+  void round(cudaStream_t stream, int sequences, int rows, int drafts, const RoundStep& buffers);
+  // Whether a row of logits fits what chooses from it.
+  bool can_sample(int vocab) const;
 
   // Both null outside of observed passes.
   void observe(StepObserver* observer, const ObservedBuffers& buffers);

@@ -11,14 +11,23 @@ inline int align(int bytes) {
   return (bytes + 127) / 128 * 128;
 }
 
+// Also asks for the same division of a multiprocessor's memory as all other kernels: changing it
+// would wait until the multiprocessor is empty.
+template <typename Kernel>
+void allow_shared(Kernel kernel, int bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
 template <typename Params>
 void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int threads, int shared,
                   Params& params, double bytes) {
   if constexpr (requires { params.trace; }) {
-    const std::size_t wanted = std::size_t{Trace::kCount} * grid.x;
-    if (phases_ != nullptr && grid.y == 1 && wanted <= stamps_left_) {
+    const std::size_t wanted = std::size_t{Trace::kCount} * grid.x * grid.y;
+    if (phases_ != nullptr && wanted <= stamps_left_) {
       params.trace.stamps = stamps_;
-      phases_->push_back({name, static_cast<int>(grid.x), stamps_, bytes});
+      phases_->push_back({name, static_cast<int>(grid.x * grid.y), stamps_, bytes});
       stamps_ += wanted;
       stamps_left_ -= wanted;
     }

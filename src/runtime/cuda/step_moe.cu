@@ -24,6 +24,7 @@ Router Step::make_router(const DeviceMoe& m, uint64_t* words) const {
   Router r;
   r.words = words;
   r.epoch = s_.epoch;
+  r.touched = s_.experts_touched;
   r.bias = m.bias;
   r.experts = static_cast<int>(c_.n_routed_experts);
   r.chosen = static_cast<int>(c_.num_experts_per_tok);

@@ -4,8 +4,10 @@
 namespace levin::runtime::cuda {
 
 __global__ void __launch_bounds__(kThreads) embed(const __grid_constant__ Embed p) {
+  p.trace.stamp(Trace::kStart);
   ptx::launch_dependents();
   ptx::wait_for_previous();
+  p.trace.stamp(Trace::kReady);
   const int token = static_cast<int>(blockIdx.x);
   if (token == 0 && threadIdx.x == 0) ++*p.epoch;
   if (token >= p.pass->rows) return;
@@ -24,12 +26,15 @@ __global__ void __launch_bounds__(kThreads) embed(const __grid_constant__ Embed 
         break;
     }
   }
+  p.trace.stamp(Trace::kEnd);
 }
 
 __global__ void __launch_bounds__(32 * kMaxRows)
     advance_draft(const __grid_constant__ AdvanceDraft p) {
+  p.trace.stamp(Trace::kStart);
   ptx::launch_dependents();
   ptx::wait_for_previous();
+  p.trace.stamp(Trace::kReady);
   const int token = static_cast<int>(threadIdx.x / 32);
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (token >= p.pass->rows) return;
@@ -54,6 +59,7 @@ __global__ void __launch_bounds__(32 * kMaxRows)
   ++p.pass->segment[token].position;  // of one row each
   ++p.pass->logits_row[token];
   p.pass->previous_row[token] = p.hidden_base + token;
+  p.trace.stamp(Trace::kEnd);
 }
 
 Kernel<Embed> embed_kernel() {

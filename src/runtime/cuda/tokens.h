@@ -14,6 +14,7 @@ struct Embed {
   int width = 0;
   float* out = nullptr;       // [tokens, width]
   uint32_t* epoch = nullptr;  // number of the pass, which begins here
+  Trace trace;
 };
 
 // Ends a draft step: takes the best token of each row as its proposal and prepares the next step.
@@ -24,6 +25,7 @@ struct AdvanceDraft {
   int vocab = 0;
   int hidden_base = 0;        // row of the hidden states that the step left, plus the token
   int32_t* drafts = nullptr;  // [logits rows]: the proposal goes to the row its logits went to
+  Trace trace;
 };
 
 // Grid: tokens; kThreads threads.
