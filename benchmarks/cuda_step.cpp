@@ -1,9 +1,10 @@
 // Time of decode and verification passes of a full-size model on a CUDA device, with random weights
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
-//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--mtp]
+//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--rows N] [--mtp]
 //             [--rounds]
 //
+// --phases: the table of phases of a pass of --rows tokens (1).
 // --rounds: whole generation rounds with 0 to 5 drafts instead, launched and read as a server does
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
 // shares of kRates of the rounds. The figures are of speed alone.
@@ -176,6 +177,7 @@ void run_rounds(levin::runtime::CudaProfile& profile, int context) {
 struct Wanted {
   int context = 1024;
   bool phases = false;
+  int rows = 1;
   bool mtp = false;
   bool rounds = false;
 };
@@ -211,7 +213,7 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
     fmt::print("a step of the draft head: median {:.1f} us, min {:.1f} us\n", median(times),
                *std::min_element(times.begin(), times.end()));
   }
-  if (wanted.phases) fmt::print("{}", profile->phase_table(1, context));
+  if (wanted.phases) fmt::print("{}", profile->phase_table(wanted.rows, context));
   std::fflush(stdout);
 }
 
@@ -229,6 +231,8 @@ int main(int argc, char** argv) try {
       wanted.context = std::stoi(argv[++i]);
     } else if (argument == "--phases") {
       wanted.phases = true;
+    } else if (argument == "--rows" && i + 1 < argc) {
+      wanted.rows = std::clamp(std::stoi(argv[++i]), 1, 8);
     } else if (argument == "--mtp") {
       wanted.mtp = true;
     } else if (argument == "--rounds") {

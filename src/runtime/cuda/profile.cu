@@ -40,24 +40,19 @@ class Timer {
 };
 
 // Every block reads a contiguous slice `repeats` times, eight 16-byte loads in flight per thread.
+// `per_block`: words of a slice, a multiple of 8 * 512.
 __global__ void __launch_bounds__(512)
-    read_all(const uint4* from, std::size_t words, int repeats, uint32_t* sum) {
-  const std::size_t per_block = words / gridDim.x;
+    read_all(const uint4* from, std::size_t per_block, int repeats, uint32_t* sum) {
   const uint4* slice = from + per_block * blockIdx.x;
   uint32_t x = 0;
 #pragma unroll 1
   for (int repeat = 0; repeat < repeats; ++repeat) {
-    std::size_t i = threadIdx.x;
-    for (; i + 7 * blockDim.x < per_block; i += std::size_t{8} * blockDim.x) {
+    for (std::size_t i = threadIdx.x; i < per_block; i += std::size_t{8} * blockDim.x) {
       uint4 v[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = __ldcg(slice + i + j * blockDim.x);
+      for (int j = 0; j < 8; ++j) v[j] = __ldcs(slice + i + j * blockDim.x);
 #pragma unroll
       for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
-    }
-    for (; i < per_block; i += blockDim.x) {
-      const uint4 v = __ldcg(slice + i);
-      x ^= v.x ^ v.y ^ v.z ^ v.w;
     }
     // A slice read again is read: the compiler must not know better.
     asm volatile("" ::: "memory");
@@ -133,12 +128,17 @@ std::vector<double> CudaRuntime::time_drafts(int context, int repeats) {
   return times;
 }
 
-// A buffer that a token's weights would fill: those of this model where there are enough of them.
-// Short reads are repeated within a launch, so that its cost does not count.
+// A buffer that a token's weights would fill, rounded to what a few blocks on every multiprocessor
+// read in whole steps: the weights of this model where there are enough of them. Short reads are
+// repeated within a launch, so that its cost does not count.
 std::vector<double> CudaRuntime::read_gb_per_s(std::size_t bytes, int passes) {
   constexpr std::size_t kMeasured = std::size_t{1} << 30;
-  const std::size_t grain = 4096 * index(blocks_);
-  bytes = std::max(bytes / grain, std::size_t{1}) * grain;
+  constexpr std::size_t kStep = std::size_t{8} * 512 * sizeof(uint4);
+  const std::size_t per_multiprocessor =
+      std::clamp<std::size_t>(bytes / kStep / index(blocks_), 1, 4);
+  const std::size_t grid = per_multiprocessor * index(blocks_);
+  const std::size_t steps = std::max<std::size_t>((bytes + grid * kStep / 2) / (grid * kStep), 1);
+  bytes = grid * steps * kStep;
   Memory own;
   if (bytes > weight_memory_.bytes()) {
     own = Memory(Memory::Place::kDevice, bytes);
@@ -151,7 +151,8 @@ std::vector<double> CudaRuntime::read_gb_per_s(std::size_t bytes, int passes) {
   std::vector<double> rates;
   for (int i = -1; i < passes; ++i) {
     const double microseconds = timer.microseconds(stream_.get(), [&] {
-      read_all<<<blocks_ * 4, 512, 0, stream_.get()>>>(from, bytes / 16, repeats, sum);
+      read_all<<<static_cast<unsigned>(grid), 512, 0, stream_.get()>>>(
+          from, steps * kStep / sizeof(uint4), repeats, sum);
     });
     check(cudaGetLastError());
     if (i >= 0) rates.push_back(static_cast<double>(bytes) * repeats / microseconds * 1e-3);
