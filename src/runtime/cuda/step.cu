@@ -62,7 +62,8 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int large = shared_per_multiprocessor_ / 100 * 52;
   const int small = shared_per_multiprocessor_ - large - 2 * kReservedShared;
   int most = shape.exclusive ? large : small;
-  if (most - fixed < kUsualRing) most = large;
+  // Among exclusive phases a large block is alone anyhow, and may as well have everything.
+  if (most - fixed < kUsualRing) most = shape.among_exclusive ? shared_per_block_ : large;
   if (most - fixed < kSmallestRing) most = shared_per_block_;
   const int warps = std::clamp(shape.busy_warps, 1, kWarps);
   const int of_warp = (most - fixed) / warps;

@@ -75,6 +75,7 @@ class Step {
     int groups = 0;      // of a gated norm
     int extra = 0;       // bytes that the kernel wants besides, behind the scratch
     bool exclusive = false;
+    bool among_exclusive = false;  // so are the phases before and after
   };
 
   template <typename Params>

@@ -83,6 +83,9 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
                  static_cast<double>(router.experts) * width * (m.gate_bf16 ? 2 : 4);
   Shape shape;
   shape.busy_warps = kWarps;
+  // With two tokens it pays to have everything then (7 % of a pass); with more the rings are not
+  // what is short.
+  shape.among_exclusive = rows_ == 2;
   shape.items =
       Share(std::min(rows_ * router.chosen, router.experts) * expert.tiles, blocks_).most() *
       expert.segments();
