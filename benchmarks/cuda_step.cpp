@@ -1,8 +1,8 @@
 // Time of decode and verification passes of a full-size model on a CUDA device, with random weights
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
-//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--rows N] [--mtp]
-//             [--rounds]
+//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N]
+//             [--phases] [--rows N] [--mtp] [--rounds]
 //
 // --phases: the table of phases of a pass of --rows tokens (1).
 // --rounds: whole generation rounds with 0 to 5 drafts instead, launched and read as a server does
