@@ -31,8 +31,10 @@ struct Pair {
 Pair engines(double wrong = 0.4, const runtime::Options& options = fake_options()) {
   const auto model = random_logits(4);
   const auto drafter = disturbed(model, 9, wrong);
-  return {fake_engine(kVocab, model, drafter, options),
-          device_engine(kVocab, model, drafter, options)};
+  Pair pair;
+  pair.host = fake_engine(kVocab, model, drafter, options);
+  pair.device = device_engine(kVocab, model, drafter, options);
+  return pair;
 }
 
 Request request_of(Tokens prompt, SamplingParams sampling, int k) {
@@ -121,6 +123,7 @@ std::vector<Request> mixed_requests() {
 TEST(DeviceRounds, BatchesOfAllKinds) {
   const std::vector<Request> requests = mixed_requests();
   std::vector<Result> alone;
+  alone.reserve(requests.size());
   const Pair single = engines();
   for (const Request& request : requests) alone.push_back(run(*single.host, request));
   for (const int slots : {1, 2, 5, 32}) {
