@@ -22,6 +22,9 @@ Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint6
   if (!request.sampling.ignore_eos) stops_ = engine.stop_token_ids;
   stops_.insert(stops_.end(), request.sampling.stop_token_ids.begin(),
                 request.sampling.stop_token_ids.end());
+  if (request.filter) {
+    allowed_.resize((static_cast<std::size_t>(engine.model->config.vocab_size) + 63) / 64);
+  }
   history_.add_prompt(request.prompt);
   speculation.num_accepted_tokens_per_pos.resize(static_cast<std::size_t>(max_drafts()));
 }
@@ -70,13 +73,25 @@ std::span<const int32_t> Sequence::given_drafts(int count) const {
   return given.subspan(done, std::min(static_cast<std::size_t>(count), given.size() - done));
 }
 
-int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) const {
+bool Sequence::needs_host_choice() const {
+  const SamplingParams& params = request_.sampling;
+  return request_.filter != nullptr || !params.logit_bias.empty() || params.logprobs.has_value();
+}
+
+int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) {
+  if (request_.filter) request_.filter->allowed(allowed_);
   const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
-  return sampler.choose(logits, {.params = request_.sampling,
-                                 .history = history_,
-                                 .banned = may_stop ? std::span<const int32_t>() : stops_,
-                                 .seed = seed_,
-                                 .position = static_cast<int64_t>(tokens_.size())});
+  const int32_t token =
+      sampler.choose(logits, {.params = request_.sampling,
+                              .history = history_,
+                              .banned = may_stop ? std::span<const int32_t>() : stops_,
+                              .allowed = allowed_,
+                              .seed = seed_,
+                              .position = static_cast<int64_t>(tokens_.size())});
+  if (const auto count = request_.sampling.logprobs) {
+    logprobs_.push_back(logprobs_of(logits, token, *count));
+  }
+  return token;
 }
 
 void Sequence::append(int32_t token) {
@@ -85,6 +100,7 @@ void Sequence::append(int32_t token) {
                    request_.given_drafts[index] == token;
   tokens_.push_back(token);
   history_.add_output(token);
+  if (request_.filter) request_.filter->accept(token);
   const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
   // Stop tokens come before lengths, as in vLLM's check_stop. Their text is not put out.
   if (may_stop && std::find(stops_.begin(), stops_.end(), token) != stops_.end()) {
@@ -121,6 +137,12 @@ std::span<const int32_t> Sequence::take_new_tokens() {
   return fresh;
 }
 
+std::span<const TokenLogprobs> Sequence::take_new_logprobs() {
+  const auto fresh = std::span<const TokenLogprobs>(logprobs_).subspan(reported_logprobs_);
+  reported_logprobs_ = logprobs_.size();
+  return fresh;
+}
+
 std::string_view Sequence::take_new_text() {
   const std::string_view fresh =
       std::string_view(text_.text()).substr(reported_text_, text_.settled() - reported_text_);
@@ -134,6 +156,7 @@ Result Sequence::result() {
   };
   Result result;
   result.tokens.assign(output().begin(), output().end());
+  result.logprobs = logprobs_;
   result.text = text_.text();
   result.finish_reason = finish_reason_.value_or(FinishReason::kAbort);
   result.stop_reason = stop_reason_;

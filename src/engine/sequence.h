@@ -43,8 +43,10 @@ class Sequence {
   // The next tokens of Request::given_drafts, at most `count`; none once the output differs.
   std::span<const int32_t> given_drafts(int count) const;
 
-  // The next token from `logits` after everything appended so far.
-  int32_t choose(Sampler& sampler, std::span<const float> logits) const;
+  // The next token from `logits` after everything appended so far; append() must follow.
+  int32_t choose(Sampler& sampler, std::span<const float> logits);
+  // Whether choose() does more than any sampler of a device: a filter, biases, log probabilities.
+  bool needs_host_choice() const;
   // Records that the runtime has consumed `count` more tokens.
   void consume(int64_t count) { consumed_ += static_cast<std::size_t>(count); }
   // Puts out a token and decides whether it was the last one.
@@ -65,6 +67,7 @@ class Sequence {
 
   // Tokens put out since the last call.
   std::span<const int32_t> take_new_tokens();
+  std::span<const TokenLogprobs> take_new_logprobs();
   // Text settled since the last call (OutputText::settled()).
   std::string_view take_new_text();
   // Result of a finished sequence.
@@ -87,8 +90,11 @@ class Sequence {
   std::size_t pause_ = 0;  // none when behind consumed_
   std::size_t reported_;   // of tokens_, by take_new_tokens()
   std::size_t reported_text_ = 0;
-  bool follows_given_ = true;   // the output so far is a prefix of given_drafts
-  std::vector<int32_t> stops_;  // token ids that end it
+  std::size_t reported_logprobs_ = 0;
+  bool follows_given_ = true;      // the output so far is a prefix of given_drafts
+  std::vector<int32_t> stops_;     // token ids that end it
+  std::vector<uint64_t> allowed_;  // work space of the filter; empty without one
+  std::vector<TokenLogprobs> logprobs_;
   TokenHistory history_;
   OutputText text_;
   std::optional<FinishReason> finish_reason_;
