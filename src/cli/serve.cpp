@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -34,7 +33,8 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{4} << 20;
 struct ServeFlags {
   EngineFlags engine;
   serve::ServeOptions options;
-  std::optional<bool> prefix_caching;
+  bool prefix_caching = false;
+  bool no_prefix_caching = false;
   uint64_t prefix_cache_memory = uint64_t{1} << 30;
   uint64_t slot_memory = 0;
   int max_batched_tokens = 512;
@@ -54,9 +54,9 @@ engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::
 }
 
 int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine) {
-  const bool possible = engine.runtime->has_snapshots();
-  if (!flags.prefix_caching.value_or(possible)) {
-    if (!possible) spdlog::warn("no prefix cache: {}", engine.runtime->description());
+  if (flags.no_prefix_caching) return 0;
+  if (!flags.prefix_caching && !engine.runtime->has_snapshots()) {
+    spdlog::warn("no prefix cache: this runtime saves no states");
     return 0;
   }
   return static_cast<int64_t>(flags.prefix_cache_memory);
@@ -144,8 +144,11 @@ void add_serve(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   command->add_option("--served-model-name", options.served_model_names,
                       "Names that clients may use (default: the folder's)");
-  command->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags->prefix_caching,
-                    "Keep states of prompts for those that begin alike (default: where possible)");
+  auto* cache = command->add_flag(
+      "--enable-prefix-caching", flags->prefix_caching,
+      "Keep states of prompts for those that begin alike (default: where the runtime can)");
+  command->add_flag("--no-enable-prefix-caching", flags->no_prefix_caching, "Read every prompt")
+      ->excludes(cache);
   command
       ->add_option("--prefix-cache-memory", flags->prefix_cache_memory,
                    "Memory for that, e.g. 4G (default 1G)")
