@@ -22,6 +22,7 @@ void add_ladder(CLI::App& app, Action& action);
 void add_logits(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_render(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 
 }  // namespace levin::cli

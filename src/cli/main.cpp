@@ -182,6 +182,7 @@ int run(int argc, char** argv) {
   add_eval(app, action);
   add_generate(app, action);
   add_chat(app, action);
+  add_serve(app, action);
   add_bench(app, action);
   add_logits(app, action);
   add_tokenize(app, action);

@@ -31,14 +31,16 @@ void check_prompt(const Engine& engine, const Request& request, std::string_view
            fmt::format("{} tokens", length), "raise --max-model-len or shorten the prompt");
   }
   const int64_t vocab = engine.model->config.vocab_size;
+  const auto check = [&](int32_t token) {
+    if (token >= 0 && token < vocab) return;
+    refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab - 1),
+           fmt::format("{}", token));
+  };
   for (const auto* tokens :
        {&request.prompt, &request.given_drafts, &request.sampling.stop_token_ids}) {
-    for (const int32_t token : *tokens) {
-      if (token >= 0 && token < vocab) continue;
-      refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab - 1),
-             fmt::format("{}", token));
-    }
+    for (const int32_t token : *tokens) check(token);
   }
+  for (const auto& [token, bias] : request.sampling.logit_bias) check(token);
 }
 
 void check_speculation(const Engine& engine, const Request& request, std::string_view where) {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/logprobs.h"
 #include "engine/sampling.h"
+#include "engine/token_filter.h"
 
 namespace levin::engine {
 
@@ -60,6 +62,10 @@ struct Request {
   // as the runtime can rewind). Lossless like any draft. Evaluation proposes the expected answer
   // this way.
   std::vector<int32_t> given_drafts = {};
+  // Decides what may come next; of this request alone. None: anything may.
+  std::shared_ptr<TokenFilter> filter = {};
+  // Called in front of on_tokens for the same tokens, when SamplingParams::logprobs asks for it.
+  std::function<bool(std::span<const TokenLogprobs>)> on_logprobs = {};
   // Called with each round's new tokens; returning false cancels the request (kAbort).
   std::function<bool(std::span<const int32_t>)> on_tokens = {};
   // Called with the text that each round settles: whole characters, and none that a stop string may
@@ -69,7 +75,8 @@ struct Request {
 
 struct Result {
   std::vector<int32_t> tokens;  // without the prompt; a stop token that ended it is included
-  std::string text;             // decoded, without the stop token, cut before a stop string
+  std::vector<TokenLogprobs> logprobs;  // of all tokens, when asked for
+  std::string text;                     // decoded, without the stop token, cut before a stop string
   FinishReason finish_reason = FinishReason::kLength;
   std::string stop_reason;    // the stop string or token that matched; why it was aborted
   int64_t cached_tokens = 0;  // of the prompt, restored and not computed

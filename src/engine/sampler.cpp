@@ -27,6 +27,12 @@ float checked_largest(std::span<const float> logits) {
                .exit_code = ExitCode::kBadInput});
 }
 
+void keep_allowed(std::span<const uint64_t> allowed, std::span<float> logits) {
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if ((allowed[i / 64] >> (i % 64) & 1) == 0) logits[i] = kMinusInfinity;
+  }
+}
+
 }  // namespace
 
 int32_t greedy_token(std::span<const float> logits) {
@@ -57,8 +63,13 @@ Sampler::Sampler(int64_t vocab_size) {
 }
 
 std::span<const float> Sampler::adjust(std::span<const float> logits, const Choice& choice) {
-  if (choice.banned.empty() && !choice.history.penalizes()) return logits;
+  const bool filtered = !choice.allowed.empty() || !choice.params.logit_bias.empty();
+  if (!filtered && choice.banned.empty() && !choice.history.penalizes()) return logits;
   std::copy(logits.begin(), logits.end(), adjusted_.begin());
+  if (!choice.allowed.empty()) keep_allowed(choice.allowed, adjusted_);
+  for (const auto& [token, bias] : choice.params.logit_bias) {
+    adjusted_[static_cast<std::size_t>(token)] += bias;
+  }
   for (const int32_t token : choice.banned) {
     adjusted_[static_cast<std::size_t>(token)] = kMinusInfinity;
   }

@@ -1,7 +1,7 @@
 // Chooses the next token from logits.
 //
-// Order of operations, as in vLLM (v1/sample/sampler.py): banned tokens, penalties, temperature,
-// min-p, top-k, top-p, softmax, draw.
+// Order of operations, as in vLLM (v1/sample/sampler.py): filter, bias, banned tokens, penalties,
+// temperature, min-p, top-k, top-p, softmax, draw.
 //  - top-k keeps every token whose logit is at least the k-th largest, ties included.
 //  - top-p then keeps the most likely tokens until their share of what top-k left reaches p: a
 //  token
@@ -26,6 +26,8 @@ struct Choice {
   const SamplingParams& params;
   const TokenHistory& history;
   std::span<const int32_t> banned = {};  // tokens that must not be chosen: stops below min_tokens
+  // Tokens that may be chosen (token_filter.h); empty: all.
+  std::span<const uint64_t> allowed = {};
   uint64_t seed = 0;
   int64_t position = 0;  // of the chosen token, counted from the start of the prompt
 };

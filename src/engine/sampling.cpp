@@ -9,6 +9,8 @@
 namespace levin::engine {
 namespace {
 
+constexpr int kMaxLogprobs = 20;
+
 void check(bool ok, const char* name, const char* expected, const std::string& found) {
   if (ok) return;
   throw Error({.what = "sampling parameter is out of range",
@@ -42,6 +44,11 @@ void validate(const SamplingParams& params) {
   check(params.max_tokens >= 1, "max_tokens", "1 or more", fmt::format("{}", params.max_tokens));
   check(params.min_tokens >= 0 && params.min_tokens <= params.max_tokens, "min_tokens",
         "0 to max_tokens", fmt::format("{}", params.min_tokens));
+  check(params.logprobs.value_or(0) >= 0 && params.logprobs.value_or(0) <= kMaxLogprobs, "logprobs",
+        "0 to 20", params.logprobs.value_or(0));
+  for (const auto& [token, bias] : params.logit_bias) {
+    check(within(bias, -100, 100), "logit_bias", "-100 to 100", double{bias});
+  }
   for (const std::string& stop : params.stop) {
     check(!stop.empty(), "stop", "strings of at least one character", "an empty string");
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace levin::engine {
@@ -26,6 +27,10 @@ struct SamplingParams {
   std::vector<std::string> stop = {};
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;  // in the text; ids are always all there
+  // Tokens and what is added to their logits, after a filter and before bans and penalties.
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
+  // Report log probabilities, and those of this many likeliest tokens (logprobs.h). Unset: none.
+  std::optional<int> logprobs = std::nullopt;
 
   bool greedy() const { return temperature < 1e-5; }
 };

@@ -385,10 +385,13 @@ void Scheduler::report() {
     const Request& request = job->submission.request;
     const std::span<const int32_t> tokens = sequence.take_new_tokens();
     metrics_.generated_tokens += static_cast<int64_t>(tokens.size());
+    const std::span<const TokenLogprobs> logprobs = sequence.take_new_logprobs();
     const std::string_view text = sequence.take_new_text();
     try {
-      const bool go_on = (!request.on_tokens || tokens.empty() || request.on_tokens(tokens)) &&
-                         (!request.on_text || text.empty() || request.on_text(text));
+      const bool go_on =
+          (!request.on_logprobs || logprobs.empty() || request.on_logprobs(logprobs)) &&
+          (!request.on_tokens || tokens.empty() || request.on_tokens(tokens)) &&
+          (!request.on_text || text.empty() || request.on_text(text));
       if (!go_on) abort(*job, "callback");
     } catch (...) {
       job->error = std::current_exception();

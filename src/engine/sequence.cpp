@@ -24,6 +24,9 @@ Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint6
   if (!request.sampling.ignore_eos) stops_ = engine.stop_token_ids;
   stops_.insert(stops_.end(), request.sampling.stop_token_ids.begin(),
                 request.sampling.stop_token_ids.end());
+  if (request.filter) {
+    allowed_.resize((static_cast<std::size_t>(engine.model->config.vocab_size) + 63) / 64);
+  }
   history_.add_prompt(request.prompt);
   double before = 1;
   for (const double rate : request.speculation.synthetic_acceptance_rates) {
@@ -86,6 +89,9 @@ bool Sequence::accepts(int place, int32_t draft, int32_t chosen) const {
 
 Sequence::DeviceObstacle Sequence::device_obstacle() const {
   const SamplingParams& sampling = request_.sampling;
+  if (request_.filter) return DeviceObstacle::kFilter;
+  if (!sampling.logit_bias.empty()) return DeviceObstacle::kLogitBias;
+  if (sampling.logprobs) return DeviceObstacle::kLogprobs;
   if (history_.penalizes()) return DeviceObstacle::kPenalties;
   if (!sampling.stop.empty()) return DeviceObstacle::kStopStrings;
   if (stops_.size() > std::size_t{runtime::kMaxRoundStops}) return DeviceObstacle::kManyStops;
@@ -96,6 +102,12 @@ Sequence::DeviceObstacle Sequence::device_obstacle() const {
 
 std::string_view name_of(Sequence::DeviceObstacle obstacle) {
   switch (obstacle) {
+    case Sequence::DeviceObstacle::kFilter:
+      return "constrained output";
+    case Sequence::DeviceObstacle::kLogitBias:
+      return "logit_bias";
+    case Sequence::DeviceObstacle::kLogprobs:
+      return "log probabilities";
     case Sequence::DeviceObstacle::kPenalties:
       return "penalties";
     case Sequence::DeviceObstacle::kStopStrings:
@@ -123,13 +135,20 @@ runtime::RoundStart Sequence::round_start() const {
           .synthetic_rates = rates_};
 }
 
-int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) const {
+int32_t Sequence::choose(Sampler& sampler, std::span<const float> logits) {
+  if (request_.filter) request_.filter->allowed(allowed_);
   const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
-  return sampler.choose(logits, {.params = request_.sampling,
-                                 .history = history_,
-                                 .banned = may_stop ? std::span<const int32_t>() : stops_,
-                                 .seed = seed_,
-                                 .position = static_cast<int64_t>(tokens_.size())});
+  const int32_t token =
+      sampler.choose(logits, {.params = request_.sampling,
+                              .history = history_,
+                              .banned = may_stop ? std::span<const int32_t>() : stops_,
+                              .allowed = allowed_,
+                              .seed = seed_,
+                              .position = static_cast<int64_t>(tokens_.size())});
+  if (const auto count = request_.sampling.logprobs) {
+    logprobs_.push_back(logprobs_of(logits, token, *count));
+  }
+  return token;
 }
 
 void Sequence::append(int32_t token) {
@@ -138,6 +157,7 @@ void Sequence::append(int32_t token) {
                    request_.given_drafts[index] == token;
   tokens_.push_back(token);
   history_.add_output(token);
+  if (request_.filter) request_.filter->accept(token);
   const bool may_stop = static_cast<int64_t>(output().size()) >= request_.sampling.min_tokens;
   // Stop tokens come before lengths, as in vLLM's check_stop. Their text is not put out.
   if (may_stop && std::find(stops_.begin(), stops_.end(), token) != stops_.end()) {
@@ -174,6 +194,12 @@ std::span<const int32_t> Sequence::take_new_tokens() {
   return fresh;
 }
 
+std::span<const TokenLogprobs> Sequence::take_new_logprobs() {
+  const auto fresh = std::span<const TokenLogprobs>(logprobs_).subspan(reported_logprobs_);
+  reported_logprobs_ = logprobs_.size();
+  return fresh;
+}
+
 std::string_view Sequence::take_new_text() {
   const std::string_view fresh =
       std::string_view(text_.text()).substr(reported_text_, text_.settled() - reported_text_);
@@ -187,6 +213,7 @@ Result Sequence::result() {
   };
   Result result;
   result.tokens.assign(output().begin(), output().end());
+  result.logprobs = logprobs_;
   result.text = text_.text();
   result.finish_reason = finish_reason_.value_or(FinishReason::kAbort);
   result.stop_reason = stop_reason_;

@@ -52,6 +52,9 @@ class Sequence {
   // but kMinTokens.
   enum class DeviceObstacle : uint8_t {
     kNone,
+    kFilter,
+    kLogitBias,
+    kLogprobs,
     kPenalties,
     kStopStrings,
     kManyStops,
@@ -63,8 +66,8 @@ class Sequence {
   // Its state for them. The request must outlive it.
   runtime::RoundStart round_start() const;
 
-  // The next token from `logits` after everything appended so far.
-  int32_t choose(Sampler& sampler, std::span<const float> logits) const;
+  // The next token from `logits` after everything appended so far; append() must follow.
+  int32_t choose(Sampler& sampler, std::span<const float> logits);
   // Records that the runtime has consumed `count` more tokens.
   void consume(int64_t count) { consumed_ += static_cast<std::size_t>(count); }
   // Puts out a token and decides whether it was the last one.
@@ -85,6 +88,7 @@ class Sequence {
 
   // Tokens put out since the last call.
   std::span<const int32_t> take_new_tokens();
+  std::span<const TokenLogprobs> take_new_logprobs();
   // Text settled since the last call (OutputText::settled()).
   std::string_view take_new_text();
   // Result of a finished sequence.
@@ -107,9 +111,12 @@ class Sequence {
   std::size_t pause_ = 0;  // none when behind consumed_
   std::size_t reported_;   // of tokens_, by take_new_tokens()
   std::size_t reported_text_ = 0;
-  bool follows_given_ = true;   // the output so far is a prefix of given_drafts
-  std::vector<int32_t> stops_;  // token ids that end it
-  std::vector<double> rates_;   // of synthetic acceptance, given that those before were accepted
+  std::size_t reported_logprobs_ = 0;
+  bool follows_given_ = true;      // the output so far is a prefix of given_drafts
+  std::vector<int32_t> stops_;     // token ids that end it
+  std::vector<double> rates_;      // of synthetic acceptance, given that those before were accepted
+  std::vector<uint64_t> allowed_;  // work space of the filter; empty without one
+  std::vector<TokenLogprobs> logprobs_;
   TokenHistory history_;
   OutputText text_;
   std::optional<FinishReason> finish_reason_;

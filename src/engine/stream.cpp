@@ -13,16 +13,22 @@ std::shared_ptr<Stream> Stream::attach(Submission& submission, std::size_t capac
                                        std::function<void()> on_ready) {
   const std::shared_ptr<Stream> stream(new Stream(capacity, std::move(on_ready)));
   submission.request.on_tokens = [stream](std::span<const int32_t> tokens) {
-    return stream->push(tokens, {});
+    return stream->push(tokens, {}, {});
   };
-  submission.request.on_text = [stream](std::string_view text) { return stream->push({}, text); };
+  submission.request.on_logprobs = [stream](std::span<const TokenLogprobs> logprobs) {
+    return stream->push({}, logprobs, {});
+  };
+  submission.request.on_text = [stream](std::string_view text) {
+    return stream->push({}, {}, text);
+  };
   submission.on_finish = [stream](Completion&& completion) {
     stream->finish(std::move(completion));
   };
   return stream;
 }
 
-bool Stream::push(std::span<const int32_t> tokens, std::string_view text) {
+bool Stream::push(std::span<const int32_t> tokens, std::span<const TokenLogprobs> logprobs,
+                  std::string_view text) {
   {
     const std::lock_guard lock(mutex_);
     const std::size_t waiting = unread_.tokens.size() * sizeof(int32_t) + unread_.text.size();
@@ -31,8 +37,10 @@ bool Stream::push(std::span<const int32_t> tokens, std::string_view text) {
       return false;
     }
     unread_.tokens.insert(unread_.tokens.end(), tokens.begin(), tokens.end());
+    unread_.logprobs.insert(unread_.logprobs.end(), logprobs.begin(), logprobs.end());
     unread_.text += text;
   }
+  if (!logprobs.empty()) return true;  // their tokens follow at once
   changed_.notify_one();
   if (on_ready_) on_ready_();
   return true;
@@ -56,6 +64,7 @@ void Stream::finish(Completion&& completion) {
 
 Stream::Status Stream::read(Piece& piece, std::chrono::milliseconds timeout) {
   piece.tokens.clear();
+  piece.logprobs.clear();
   piece.text.clear();
   std::unique_lock lock(mutex_);
   const auto something = [&] {

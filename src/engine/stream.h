@@ -23,6 +23,7 @@ class Stream {
  public:
   struct Piece {
     std::vector<int32_t> tokens;
+    std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked for
     std::string text;
   };
   enum class Status : uint8_t { kPiece, kEnd, kTimeout };
@@ -45,7 +46,8 @@ class Stream {
  private:
   Stream(std::size_t capacity, std::function<void()> on_ready);
   // False when it is full.
-  bool push(std::span<const int32_t> tokens, std::string_view text);
+  bool push(std::span<const int32_t> tokens, std::span<const TokenLogprobs> logprobs,
+            std::string_view text);
   void finish(Completion&& completion);
 
   const std::size_t capacity_;

@@ -1,0 +1,196 @@
+// levin serve: answers OpenAI clients.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/generation.h"
+#include "cli/validators.h"
+#include "core/files.h"
+#include "engine/admission.h"
+#include "engine/self_test.h"
+#include "serve/memory.h"
+#include "serve/server.h"
+
+namespace levin::cli {
+namespace {
+
+constexpr const char* kDescription =
+    "Serves a model to OpenAI clients: chat and text completions, responses, Anthropic messages,\n"
+    "tool calls, JSON schemas, Prometheus metrics. Batches requests as they come, drafts as many\n"
+    "tokens as pay, and keeps prefixes of prompts.\n\n"
+    "  levin serve models/tiny --port 8000\n"
+    "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+    "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 384 + 257?\"}]}'\n\n"
+    "SIGTERM and Ctrl-C finish what was accepted; a second one stops at once.\n";
+
+constexpr int kDefaultSequences = 16;
+constexpr std::size_t kMaxTemplateBytes = std::size_t{4} << 20;
+
+struct ServeFlags {
+  EngineFlags engine;
+  serve::ServeOptions options;
+  bool prefix_caching = false;
+  bool no_prefix_caching = false;
+  uint64_t prefix_cache_memory = uint64_t{1} << 30;
+  uint64_t slot_memory = 0;
+  int max_batched_tokens = 512;
+  std::string reasoning_parser = "nemotron_v3";
+  std::string tool_call_parser = "qwen3_coder";
+  std::string chat_template;
+  bool no_request_log = false;
+  bool auto_tool_choice = false;
+};
+
+// What the user did not fix is chosen round by round, up to what the runtime can rewind.
+engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::Engine& engine) {
+  if (flags.engine.speculative_config) return speculative_config(flags.engine);
+  const runtime::Options& options = engine.runtime->options();
+  if (!options.mtp) return {};
+  return {.num_speculative_tokens = options.max_rewind - 1, .adaptive = true};
+}
+
+int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine) {
+  if (flags.no_prefix_caching) return 0;
+  if (!flags.prefix_caching && !engine.runtime->has_snapshots()) {
+    spdlog::warn("no prefix cache: this runtime saves no states");
+    return 0;
+  }
+  return static_cast<int64_t>(flags.prefix_cache_memory);
+}
+
+std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
+  engine::LoadOptions options = load_options(flags.engine);
+  options.runtime.max_extend_tokens = flags.max_batched_tokens;
+  options.slot_memory_bytes = static_cast<int64_t>(flags.slot_memory);
+  if (options.slot_memory_bytes == 0 && !options.make_runtime) {
+    options.slot_memory_bytes = serve::available_memory_bytes() / 2;
+  }
+  if (flags.engine.speculative_config) {
+    options.runtime.mtp = speculative_config(flags.engine).num_speculative_tokens > 0;
+  }
+  auto engine = load_generating_engine(flags.engine.model, options, {});
+  if (!flags.chat_template.empty()) {
+    engine->chat_template = text::ChatTemplate::parse(
+        read_text(flags.chat_template, kMaxTemplateBytes), flags.chat_template, flags.engine.model);
+  }
+  return engine;
+}
+
+void log_plan(const engine::Engine& engine, const serve::EngineSettings& settings) {
+  const runtime::Options& runtime = engine.runtime->options();
+  const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  spdlog::info(
+      "memory: {:.1f} MiB taken by weights, {} slots and work space; slots of {} tokens, {}",
+      mebibytes(engine.runtime->memory_bytes()), runtime.max_num_seqs, runtime.max_model_len,
+      engine::slot_bytes(engine.model->config, runtime).message());
+  spdlog::info(
+      "prefix cache: {}",
+      settings.scheduler.prefix_cache_bytes == 0
+          ? std::string("off")
+          : fmt::format("up to {:.1f} MiB", mebibytes(settings.scheduler.prefix_cache_bytes)));
+  const engine::SpeculativeConfig& speculation = settings.speculation;
+  spdlog::info(
+      "speculation: {}",
+      speculation.num_speculative_tokens == 0 ? std::string("off")
+      : speculation.adaptive
+          ? fmt::format("as many drafts as pay, up to {}", speculation.num_speculative_tokens)
+          : fmt::format("{} drafts", speculation.num_speculative_tokens));
+}
+
+ExitCode run_serve(ServeFlags& flags) {
+  serve::ServeOptions& options = flags.options;
+  options.version = LEVIN_VERSION;
+  options.log_requests = !flags.no_request_log;
+  options.reasoning = text::parse_reasoning_format(flags.reasoning_parser);
+  options.tool_calls = text::parse_tool_call_format(flags.tool_call_parser);
+  if (options.served_model_names.empty()) {
+    const std::filesystem::path folder = std::filesystem::path(flags.engine.model) / "";
+    options.served_model_names.push_back(folder.parent_path().filename().string());
+  }
+  // The port is taken before the model is loaded, so that a mistake shows at once and a load
+  // balancer sees that something is coming.
+  serve::Server server(options);
+  spdlog::info("listening on http://{}:{} while {} loads", options.host, server.port(),
+               flags.engine.model);
+  const auto engine = load(flags);
+  serve::EngineSettings settings;
+  settings.speculation = speculation_of(flags, *engine);
+  if (settings.speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
+  settings.scheduler.max_waiting = options.max_waiting;
+  settings.scheduler.prefix_cache_bytes = prefix_cache_bytes(flags, *engine);
+  log_plan(*engine, settings);
+  server.handle_signals();
+  server.run(*engine, settings);
+  spdlog::info("all requests are finished");
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& action) {
+  auto* command = app.add_subcommand("serve", kDescription);
+  auto flags = std::make_shared<ServeFlags>();
+  flags->engine.max_num_seqs = kDefaultSequences;
+  add_engine_flags(*command, flags->engine);
+  serve::ServeOptions& options = flags->options;
+  command->add_option("--host", options.host, "Address to listen on; 0.0.0.0 for all")
+      ->capture_default_str();
+  command->add_option("--port", options.port, "Port; 0 for any free one")->capture_default_str();
+  command->add_option("--api-key", options.api_keys, "Ask clients for this key; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--served-model-name", options.served_model_names,
+                      "Names that clients may use (default: the folder's)");
+  auto* cache = command->add_flag(
+      "--enable-prefix-caching", flags->prefix_caching,
+      "Keep states of prompts for those that begin alike (default: where the runtime can)");
+  command->add_flag("--no-enable-prefix-caching", flags->no_prefix_caching, "Read every prompt")
+      ->excludes(cache);
+  command
+      ->add_option("--prefix-cache-memory", flags->prefix_cache_memory,
+                   "Memory for that, e.g. 4G (default 1G)")
+      ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--slot-memory", flags->slot_memory,
+                   "Memory for --max-num-seqs slots of --max-model-len tokens, which are fewer "
+                   "when they do not fit (default on the CPU: half of what is free)")
+      ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("--max-num-batched-tokens", flags->max_batched_tokens, "Most tokens of one step")
+      ->check(CLI::Range(16, 65536))
+      ->capture_default_str();
+  command
+      ->add_option("--max-waiting", options.max_waiting,
+                   "Requests that may wait for a slot; more get 429")
+      ->check(at_least(0))
+      ->capture_default_str();
+  command->add_option("--max-connections", options.limits.connections, "Open connections")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--max-request-bytes", options.limits.body_bytes,
+                   "Largest body of a request, e.g. 8M; larger ones get 413 (default 8M)")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--reasoning-parser", flags->reasoning_parser, "nemotron_v3 or none")
+      ->capture_default_str();
+  command->add_flag("--enable-auto-tool-choice", flags->auto_tool_choice,
+                    "As with vLLM; always so here");
+  command
+      ->add_option("--tool-call-parser", flags->tool_call_parser,
+                   "qwen3_coder, qwen3_xml (the same) or none")
+      ->capture_default_str();
+  command->add_option("--chat-template", flags->chat_template,
+                      "Jinja file instead of the checkpoint's");
+  command
+      ->add_option("--metrics-prefix", options.metrics_prefix,
+                   "In front of metrics' names; vllm: for existing dashboards")
+      ->capture_default_str();
+  command->add_flag("--disable-log-requests,--no-enable-log-requests", flags->no_request_log,
+                    "Do not log a line for each request");
+  command->callback([flags, &action] { action = [flags] { return run_serve(*flags); }; });
+}
+
+}  // namespace levin::cli

@@ -1,0 +1,219 @@
+// Clients that do what they should not: each gets the right status, and nobody else notices.
+#include "live_server.h"
+
+namespace levin::serve::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+ServeOptions strict_options() {
+  ServeOptions options = test_options();
+  options.limits.header_time = 300ms;
+  options.limits.body_time = 300ms;
+  options.limits.body_bytes = 1 << 20;
+  options.limits.header_bytes = 8 << 10;
+  return options;
+}
+
+LiveServer& strict() {
+  static const auto engine = load_tiny();
+  static LiveServer server(*engine, strict_options());
+  return server;
+}
+
+class Hostile : public ::testing::Test {
+ protected:
+  // Whatever happened, the next client is served.
+  void TearDown() override {
+    EXPECT_EQ(strict().post("/v1/chat/completions", chat("Hi", {{"max_tokens", 2}})).status, 200);
+  }
+};
+
+TEST_F(Hostile, BodiesThatAreNoRequests) {
+  const LiveServer& server = strict();
+  const std::string deep = "{\"messages\": " + std::string(100000, '[') + "}";
+  const std::string nul("{\"prompt\": \"a\0b\"}", 17);
+  for (const std::string& body :
+       {std::string(),
+        std::string("{"),
+        std::string("[]"),
+        std::string("null"),
+        std::string("{}"),
+        deep,
+        nul,
+        std::string("{\"prompt\": \"\xff\xfe\"}"),
+        std::string("{\"prompt\": \"a\", \"prompt\": \"b\"}"),
+        std::string("{\"prompt\": \"a\", \"max_tokens\": -1}"),
+        std::string("{\"prompt\": \"a\", \"max_tokens\": 1e999}"),
+        std::string("{\"prompt\": \"a\", \"max_tokens\": 99999999999999999999999}"),
+        std::string("{\"prompt\": \"a\", \"max_tokens\": 18446744073709551615}"),
+        std::string("{\"prompt\": \"a\", \"temperature\": -0.5}"),
+        std::string("{\"prompt\": \"a\", \"temperature\": NaN}"),
+        std::string("{\"prompt\": \"a\", \"top_p\": 0}"),
+        std::string("{\"prompt\": \"a\", \"n\": 1000000}"),
+        std::string("{\"prompt\": [1, -5]}"),
+        std::string("{\"prompt\": [999999999]}"),
+        std::string("{\"prompt\": \"\"}"),
+        std::string("{\"prompt\": {}}"),
+        std::string("{\"prompt\": \"a\", \"logit_bias\": {\"x\": 1}}"),
+        std::string("{\"prompt\": \"a\", \"stop\": [1]}"),
+        std::string("{\"prompt\": \"a\", \"stream\": \"yes\"}"),
+        std::string("{\"prompt\": \"a\", \"model\": 5}")}) {
+    const Answer answer = server.post_text("/v1/completions", body);
+    EXPECT_EQ(answer.status, 400) << body.substr(0, 100) << "\n" << answer.body;
+    EXPECT_TRUE(answer.json()["error"]["message"].is_string());
+  }
+  const std::string long_prompt(20000, 'x');
+  EXPECT_EQ(server.post("/v1/completions", {{"prompt", long_prompt}}).status, 400);
+  EXPECT_EQ(server.post("/v1/chat/completions", {{"messages", Json::array()}}).status, 400);
+  EXPECT_EQ(server.post("/v1/chat/completions", {{"messages", {{"role", "user"}}}}).status, 400);
+  EXPECT_EQ(server.post("/v1/completions", {{"prompt", "a"}, {"model", "gpt-5"}}).status, 404);
+}
+
+TEST_F(Hostile, WrongRoutesMethodsAndTypes) {
+  const LiveServer& server = strict();
+  EXPECT_EQ(server.get("/nothing").status, 404);
+  EXPECT_EQ(server.get("/v1/chat/completions").status, 405);
+  EXPECT_EQ(server.post("/health", Json::object()).status, 405);
+  EXPECT_EQ(server.post_text("/v1/completions", "{}", "Content-Type: text/plain\r\n").status, 415);
+  Client head(server.port());
+  head.send_request("HEAD", "/health");
+  const Answer answer = head.read(5, true);
+  EXPECT_EQ(answer.status, 200);
+  head.send_request("GET", "/version");
+  EXPECT_EQ(head.read().status, 200);
+}
+
+TEST_F(Hostile, WhatIsNotHttp) {
+  const LiveServer& server = strict();
+  for (const std::string& bytes :
+       {std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 not http\r\n\r\n"),
+        std::string("GET / HTTP/9.9\r\n\r\n"), std::string("GET /\r\n\r\n"),
+        std::string("POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
+        std::string("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+    Client client(server.port());
+    client.send(bytes);
+    const Answer answer = client.read(5);
+    EXPECT_EQ(answer.status, 400) << bytes;
+  }
+  Client old(server.port());
+  old.send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.read(5).status, 505);
+}
+
+TEST_F(Hostile, TooMuch) {
+  const LiveServer& server = strict();
+  {
+    Client client(server.port());
+    client.send("GET /health HTTP/1.1\r\n");
+    std::string flood;
+    for (int i = 0; i < 2000; ++i)
+      flood += fmt::format("X-Flood-{}: {}\r\n", i, std::string(40, 'f'));
+    client.send(flood + "\r\n");
+    EXPECT_EQ(client.read(5).status, 431);
+  }
+  {
+    Client client(server.port());  // sends it all, then looks for the answer
+    client.send_request("POST", "/v1/completions", std::string(10 << 20, ' '));
+    EXPECT_EQ(client.read(5).status, 413);
+  }
+  {
+    Client client(server.port());  // waits for permission
+    client.send(
+        "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: "
+        "99999999\r\n\r\n");
+    EXPECT_EQ(client.read(5).status, 413);
+  }
+  {
+    Client client(server.port());
+    client.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+    const std::string chunk = "10000\r\n" + std::string(0x10000, ' ') + "\r\n";
+    for (int i = 0; i < 40 && client.send(chunk); ++i) {
+    }
+    EXPECT_EQ(client.read(5).status, 413);
+  }
+}
+
+TEST_F(Hostile, ContinueIsSaidToThoseWhoAsk) {
+  Client client(strict().port());
+  const std::string body = chat("Hi", {{"max_tokens", 2}}).dump();
+  client.send(
+      fmt::format("POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\n"
+                  "Content-Length: {}\r\n\r\n",
+                  body.size()));
+  EXPECT_EQ(client.read(5, true).status, 100);
+  client.send(body);
+  EXPECT_EQ(client.read().status, 200);
+}
+
+TEST_F(Hostile, SlowSendersAreCutOff) {
+  const LiveServer& server = strict();
+  Client header(server.port());
+  header.send("GET /health HTTP/1.1\r\nX-Slow: ");
+  Client body(server.port());
+  body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
+  Client silent(server.port());
+  for (int i = 0; i < 10; ++i) {  // a byte now and then buys no time
+    header.send("x");
+    body.send(" ");
+    std::this_thread::sleep_for(40ms);
+  }
+  EXPECT_TRUE(header.ends(3));
+  EXPECT_TRUE(body.ends(3));
+  EXPECT_TRUE(silent.ends(3));
+}
+
+TEST_F(Hostile, ReadersThatDoNotReadAreCutOffAndHoldUpNobody) {
+  ServeOptions options = test_options();
+  options.limits.unsent_bytes = 2000;
+  const auto engine = load_tiny();
+  LiveServer server(*engine, options);
+  // Logprobs make for many bytes; the sockets' own buffers take some of them.
+  const Json body = chat("Count", {{"stream", true},
+                                   {"logprobs", true},
+                                   {"top_logprobs", 20},
+                                   {"ignore_eos", true},
+                                   {"max_tokens", 450}});
+  std::vector<std::unique_ptr<Client>> stuck;
+  for (int i = 0; i < 8; ++i) {
+    stuck.push_back(std::make_unique<Client>(server.port()));
+    stuck.back()->send_request("POST", "/v1/chat/completions", body.dump());
+  }
+  EXPECT_EQ(server.post("/v1/chat/completions", chat("Hi", {{"max_tokens", 2}})).status, 200);
+}
+
+TEST_F(Hostile, RequestsInARowAreAnsweredInTheirOrder) {
+  Client client(strict().port());
+  const std::string body = chat("Hi", {{"max_tokens", 3}}).dump();
+  std::string bytes;
+  for (int i = 0; i < 3; ++i) {
+    bytes += fmt::format("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}",
+                         body.size(), body);
+    bytes += "GET /version HTTP/1.1\r\n\r\n";
+  }
+  client.send(bytes);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client.read().json()["object"], "chat.completion");
+    EXPECT_EQ(client.read().json()["version"], "test");
+  }
+}
+
+TEST_F(Hostile, KeysAreAskedFor) {
+  ServeOptions options = test_options();
+  options.api_keys = {"secret", "other"};
+  const auto engine = load_tiny();
+  LiveServer server(*engine, options);
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_EQ(server.get("/metrics").status, 200);
+  const Answer refused = server.get("/v1/models");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.header("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer secre\r\n").status, 401);
+  EXPECT_EQ(server.get("/v1/models", "Authorization: Bearer other\r\n").status, 200);
+  EXPECT_EQ(server.get("/v1/models", "x-api-key: secret\r\n").status, 200);
+  EXPECT_EQ(server.post("/v1/messages", Json::object()).json()["error"]["type"],
+            "authentication_error");
+}
+
+}  // namespace
+}  // namespace levin::serve::testing
