@@ -52,7 +52,6 @@ __device__ inline Best<kTokenGroups> no_best() {
 template <int kTokenGroups>
 __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant__ NormLinear p) {
   p.trace.stamp(Trace::kStart);
-  ptx::step_back();
   Item* items = items_of(p.shared);
   const int count = make_items(p.parts, p.part_count, items);
   const int rows = p.pass->rows;
@@ -61,7 +60,6 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
   if (rows == 0) return ptx::wait_for_previous();
-  ptx::launch_dependents();
   WarpStream stream = stream_of(p.shared);
   stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
   ptx::wait_for_previous();
@@ -72,6 +70,8 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
             {p.normed, p.normed_stride, p.normed_by_hidden_row});
   space.pad(rows, p.width * p.input_count / 4, p.units);
   sync_computing();
+  // Not earlier: what the next kernel does on arriving delays this one's input.
+  ptx::launch_dependents();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
                                partials_of(p.shared), *p.pass, rows, p.trace, best);
@@ -178,14 +178,12 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
 template <int kTokenGroups>
 __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant__ ActLinear p) {
   p.trace.stamp(Trace::kStart);
-  ptx::step_back();
   Item* items = items_of(p.shared);
   const int count = make_items(p.parts, p.part_count, items);
   const int rows = p.pass->rows;
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
   if (rows == 0) return ptx::wait_for_previous();
-  ptx::launch_dependents();
   StripPart weights = {};
   if (p.kind == InputKind::kGatedNorm) {
     load_strip(reinterpret_cast<const float4*>(p.weight), 0, p.width / 4, weights);
@@ -198,6 +196,8 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
   build_operands(p, rows, weights, space);
   space.pad(rows, p.width / 4, p.units);
   sync_computing();
+  // Not earlier: what the next kernel does on arriving delays this one's input.
+  ptx::launch_dependents();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   Best<kTokenGroups> best = no_best<kTokenGroups>();
   multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
