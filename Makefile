@@ -5,9 +5,9 @@ BUILD := build/release
 LEVIN := $(BUILD)/levin
 
 # Test programs of the rooms that run threads.
-THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate
+THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate test_serve
 
-.PHONY: all setup build demo test test-asan test-tsan fuzz bench format lint clean help
+.PHONY: all setup build demo test test-asan test-tsan fuzz soak bench format lint clean help
 
 all: build
 
@@ -47,6 +47,10 @@ test-tsan: setup
 ## make fuzz       coverage-guided fuzzing of every parser (FUZZ_SECONDS each, default 60)
 fuzz: setup
 	@tools/fuzz.sh $${FUZZ_SECONDS:-60}
+
+## make soak       5000 requests, 512 at once, a fifth of whose clients vanish; memory must not grow
+soak: build
+	@tools/soak.py $(LEVIN)
 
 ## make format     clang-format every source file
 format:

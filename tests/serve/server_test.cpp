@@ -219,6 +219,17 @@ TEST(Server, ForcedToolCallsFollowTheirSchema) {
     const Json arguments = Json::parse(calls[0]["function"]["arguments"].get<std::string>());
     EXPECT_TRUE(arguments["city"].is_string());
     EXPECT_TRUE(arguments["days"] >= 1 && arguments["days"] <= 9) << arguments;
+    // The call and its result go back with the next turn.
+    Json next = body;
+    next["tool_choice"] = "auto";
+    next["max_tokens"] = 4;
+    next["messages"].push_back(whole["choices"][0]["message"]);
+    next["messages"].push_back(
+        {{"role", "tool"}, {"tool_call_id", calls[0]["id"]}, {"content", "no"}});
+    const Json prompt = server.post("/apply-template", next).json();
+    EXPECT_NE(prompt["prompt"].get<std::string>().find("<function=get_weather>"), std::string::npos)
+        << prompt;
+    EXPECT_EQ(server.post("/v1/chat/completions", next).status, 200);
     body["stream"] = true;
     const Streamed streamed = collect(server.post("/v1/chat/completions", body));
     EXPECT_EQ(streamed.calls, Json::array({"get_weather"}));

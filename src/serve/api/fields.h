@@ -41,6 +41,9 @@ class FieldReader {
   explicit FieldReader(const nlohmann::ordered_json& object, std::string path = {})
       : object_(object), path_(std::move(path)) {}
 
+  // It keeps a reference.
+  explicit FieldReader(const nlohmann::ordered_json&& object, std::string path = {}) = delete;
+
   const nlohmann::ordered_json* find(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
   std::optional<int64_t> integer(std::string_view name, int64_t least, int64_t most) const;

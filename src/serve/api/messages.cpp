@@ -25,7 +25,8 @@ Json normalize_tool_calls(const Json& calls, const std::string& path) {
   Json normalized = Json::array();
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", path, i);
-    const FieldReader call(calls[i].is_object() ? calls[i] : Json::object(), at + ".");
+    if (!calls[i].is_object()) fail(at, "must be an object with a function");
+    const FieldReader call(calls[i], at + ".");
     const Json* function = call.object("function");
     if (function == nullptr) fail(at, "must be an object with a function");
     const FieldReader inner(*function, at + ".function.");
