@@ -1,7 +1,11 @@
 // Time of decode and verification passes of a full-size model on a CUDA device, with random weights
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
-//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N] [--phases] [--mtp]
+//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--context N] [--phases] [--mtp]
+//   cuda_step CONFIG_FOLDER --prompts [--recipe ...]... [--chunk TOKENS] [--phases] [--mtp]
+//
+// With --prompts the time of prompts of 128, 1,024 and 8,192 tokens until the first token's
+// logits are on the host, and where it goes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -113,6 +117,30 @@ void run(const std::string& folder, const Recipe& recipe, int context, bool phas
   std::fflush(stdout);
 }
 
+void run_prompts(const std::string& folder, const Recipe& recipe, int chunk, bool phases,
+                 bool mtp) {
+  const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
+  levin::runtime::Options options;
+  options.max_model_len = 8192 + 64;
+  options.max_extend_tokens = chunk;
+  options.max_logits_rows = 16;
+  options.ssm_cache_dtype =
+      recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
+  options.mtp = mtp;
+  const auto profile = levin::runtime::make_cuda_profile(
+      levin::runtime::make_shape_model(levin::model::parse_config(json, folder), recipe.quant_of),
+      options);
+  fmt::print("\n{}: {}, {:.1f} GB\n", recipe.name, profile->description(),
+             static_cast<double>(profile->memory_bytes()) * 1e-9);
+  for (const int tokens : {128, 1024, 8192}) {
+    const std::vector<double> times = profile->time_prompt(tokens, 5);
+    fmt::print("{:>5} tokens: median {:.2f} ms, min {:.2f} ms\n", tokens, median(times) * 1e-3,
+               *std::min_element(times.begin(), times.end()) * 1e-3);
+    if (phases) fmt::print("{}", profile->prompt_table(tokens));
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -121,6 +149,8 @@ int main(int argc, char** argv) try {
   int context = 1024;
   bool phases = false;
   bool mtp = false;
+  bool prompts = false;
+  int chunk = 4096;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--recipe" && i + 1 < argc) {
@@ -129,6 +159,10 @@ int main(int argc, char** argv) try {
       context = std::stoi(argv[++i]);
     } else if (argument == "--phases") {
       phases = true;
+    } else if (argument == "--prompts") {
+      prompts = true;
+    } else if (argument == "--chunk" && i + 1 < argc) {
+      chunk = std::stoi(argv[++i]);
     } else if (argument == "--mtp") {
       mtp = true;
     } else {
@@ -137,7 +171,11 @@ int main(int argc, char** argv) try {
   }
   for (const Recipe& recipe : kRecipes) {
     if (wanted.empty() || std::find(wanted.begin(), wanted.end(), recipe.name) != wanted.end()) {
-      run(folder, recipe, context, phases, mtp);
+      if (prompts) {
+        run_prompts(folder, recipe, chunk, phases, mtp);
+      } else {
+        run(folder, recipe, context, phases, mtp);
+      }
     }
   }
   return 0;

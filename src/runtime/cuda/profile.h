@@ -23,6 +23,11 @@ class CudaProfile {
   virtual std::vector<double> time_drafts(int context, int repeats) = 0;
   // When the phases of one such pass started and ended, as text.
   virtual std::string phase_table(int rows, int context) = 0;
+  // Microseconds from the call of extend() with a prompt of `tokens` in an empty slot until its last
+  // token's logits are in the host's memory, for each of `repeats`.
+  virtual std::vector<double> time_prompt(int tokens, int repeats) = 0;
+  // Where such a prompt's time goes, as text.
+  virtual std::string prompt_table(int tokens) = 0;
 };
 
 std::unique_ptr<CudaProfile> make_cuda_profile(std::shared_ptr<const model::Model> model,
