@@ -1,13 +1,16 @@
 // Time of decode and verification passes of a full-size model on a CUDA device, with random weights
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
-//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit]... [--context N]
+//   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--context N]
 //             [--phases] [--rows N] [--mtp] [--rounds]
+//   cuda_step CONFIG_FOLDER --prompts [--recipe ...]... [--chunk TOKENS] [--phases] [--mtp]
 //
 // --phases: the table of phases of a pass of --rows tokens (1).
 // --rounds: whole generation rounds with 0 to 5 drafts instead, launched and read as a server does
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
 // shares of kRates of the rounds. The figures are of speed alone.
+// --prompts: the time of prompts of 128, 1,024 and 8,192 tokens until the first token's logits are
+// on the host, and where it goes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -217,12 +220,38 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
   std::fflush(stdout);
 }
 
+void run_prompts(const std::string& folder, const Recipe& recipe, int chunk, bool phases,
+                 bool mtp) {
+  const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
+  levin::runtime::Options options;
+  options.max_model_len = 8192 + 64;
+  options.max_extend_tokens = chunk;
+  options.max_logits_rows = 16;
+  options.ssm_cache_dtype =
+      recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
+  options.mtp = mtp;
+  const auto profile = levin::runtime::make_cuda_profile(
+      levin::runtime::make_shape_model(levin::model::parse_config(json, folder), recipe.quant_of),
+      options);
+  fmt::print("\n{}: {}, {:.1f} GB\n", recipe.name, profile->description(),
+             static_cast<double>(profile->memory_bytes()) * 1e-9);
+  for (const int tokens : {128, 1024, 8192}) {
+    const std::vector<double> times = profile->time_prompt(tokens, 5);
+    fmt::print("{:>5} tokens: median {:.2f} ms, min {:.2f} ms\n", tokens, median(times) * 1e-3,
+               *std::min_element(times.begin(), times.end()) * 1e-3);
+    if (phases) fmt::print("{}", profile->prompt_table(tokens));
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   std::vector<std::string> recipes;
   std::string folder;
   Wanted wanted;
+  bool prompts = false;
+  int chunk = 4096;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--recipe" && i + 1 < argc) {
@@ -233,6 +262,10 @@ int main(int argc, char** argv) try {
       wanted.phases = true;
     } else if (argument == "--rows" && i + 1 < argc) {
       wanted.rows = std::clamp(std::stoi(argv[++i]), 1, 8);
+    } else if (argument == "--prompts") {
+      prompts = true;
+    } else if (argument == "--chunk" && i + 1 < argc) {
+      chunk = std::stoi(argv[++i]);
     } else if (argument == "--mtp") {
       wanted.mtp = true;
     } else if (argument == "--rounds") {
@@ -242,8 +275,13 @@ int main(int argc, char** argv) try {
     }
   }
   for (const Recipe& recipe : kRecipes) {
-    if (recipes.empty() ||
-        std::find(recipes.begin(), recipes.end(), recipe.name) != recipes.end()) {
+    if (!recipes.empty() &&
+        std::find(recipes.begin(), recipes.end(), recipe.name) == recipes.end()) {
+      continue;
+    }
+    if (prompts) {
+      run_prompts(folder, recipe, chunk, wanted.phases, wanted.mtp);
+    } else {
       run(folder, recipe, wanted);
     }
   }

@@ -10,9 +10,11 @@
 //
 // Contract of every implementation:
 //  - extend() of the same tokens gives the same logits wherever the tokens are split into calls and
-//    whatever other slots are in the batch (bit-equal on the CPU runtimes).
+//    whatever other slots are in the batch (bit-equal on the CPU runtimes; on CUDA as far as
+//    docs/cuda_runtime.md says).
 //  - After rewind(slot, n) the slot is as if only the first n tokens had ever been extended.
-//  - An F16 SSM state is rounded after every token (runtime/ssm_rounding.h).
+//  - An F16 SSM state is rounded after every token (runtime/ssm_rounding.h); where a long extend
+//    runs in chunks, after every chunk.
 //  - After restore() of what save() gave, whatever was in the slot before, the slot is as if the
 //    saved tokens had been extended in it, by an extend that cannot be rewound.
 #pragma once
@@ -36,6 +38,7 @@ struct Options {
   int64_t max_model_len = 0;    // tokens per slot; 0: the config's max_position_embeddings
   int max_num_seqs = 1;         // slots
   int max_extend_tokens = 512;  // rows of one extend() over all slots
+  int max_logits_rows = 0;      // of them with logits; 0: all
   int max_rewind = 8;           // an extend of at most this many tokens to a slot can be rewound
   KvCacheDType kv_cache_dtype = KvCacheDType::kBf16;
   SsmCacheDType ssm_cache_dtype = SsmCacheDType::kF32;

@@ -58,6 +58,8 @@ Options resolve_options(const model::Model& model, const Options& options) {
   check_range("max_model_len", resolved.max_model_len, 1, int64_t{1} << 31);
   check_range("max_num_seqs", resolved.max_num_seqs, 1, 1 << 16);
   check_range("max_extend_tokens", resolved.max_extend_tokens, 1, 1 << 20);
+  if (resolved.max_logits_rows == 0) resolved.max_logits_rows = resolved.max_extend_tokens;
+  check_range("max_logits_rows", resolved.max_logits_rows, 1, resolved.max_extend_tokens);
   check_range("max_rewind", resolved.max_rewind, 1, 1 << 16);
   check_range("threads", resolved.threads, 1, 4096);
   if (resolved.philox_rounds != 5 && resolved.philox_rounds != 10) {
@@ -97,6 +99,7 @@ void check_extend(const Runtime& runtime, std::span<const Extend> batch) {
   const Options& options = runtime.options();
   check_distinct(options, batch);
   int64_t total = 0;
+  int64_t with_logits = 0;
   for (const Extend& entry : batch) {
     const auto tokens = static_cast<int64_t>(entry.tokens.size());
     const std::string where = fmt::format("slot {}", entry.slot);
@@ -113,6 +116,11 @@ void check_extend(const Runtime& runtime, std::span<const Extend> batch) {
            fmt::format("{} tokens", length), "raise --max-model-len or shorten the prompt");
     }
     total += tokens;
+    with_logits += entry.logits_rows;
+  }
+  if (with_logits > options.max_logits_rows) {
+    fail("too many rows of logits in one extend", "batch",
+         fmt::format("at most {}", options.max_logits_rows), fmt::format("{}", with_logits));
   }
   if (total > options.max_extend_tokens) {
     fail("too many tokens in one extend", "batch",

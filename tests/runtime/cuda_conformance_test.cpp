@@ -15,7 +15,7 @@ conformance::Subject subject() {
   const auto make = [](std::shared_ptr<const model::Model> m, const Options& options) {
     return make_cuda_runtime(std::move(m), options);
   };
-  return {model, make, {KvCacheDType::kBf16, KvCacheDType::kFp8}};
+  return {model, make, {KvCacheDType::kBf16, KvCacheDType::kFp8}, 0, 8};
 }
 
 class CudaConformance : public ::testing::TestWithParam<Check> {};

@@ -157,10 +157,22 @@ TEST_P(CudaBlocks, HiddenStatesAndLogits) {
     const auto values = runtime->logits(0, row);
     logits.insert(logits.end(), values.begin(), values.end());
   }
+  // The same in one chunk, which observers do not see.
+  const auto chunked = make_cuda_runtime(model, {});
+  chunked->extend(
+      std::vector<Extend>{{.tokens = ids, .logits_rows = static_cast<int>(ids.size())}});
+  std::vector<float> chunk_logits;
+  for (int row = 0; row < static_cast<int>(ids.size()); ++row) {
+    const auto values = chunked->logits(0, row);
+    chunk_logits.insert(chunk_logits.end(), values.begin(), values.end());
+  }
   const double hidden_error = relative_error(hidden, golden.floats("hidden"));
   const double error = relative_error(logits, golden.floats("logits"));
-  fmt::print("  hidden states {:.2e}, logits {:.2e}\n", hidden_error, error);
+  const double chunk_error = relative_error(chunk_logits, golden.floats("logits"));
+  fmt::print("  {} tokens: hidden states {:.2e}, logits {:.2e}, of a chunk {:.2e}\n", ids.size(),
+             hidden_error, error, chunk_error);
   EXPECT_LT(hidden_error, 0.01);
+  EXPECT_LT(chunk_error, 0.01);
   EXPECT_LT(error, 0.01);
 }
 

@@ -38,11 +38,12 @@ CudaStream::~CudaStream() {
   cudaStreamDestroy(stream_);
 }
 
-Event::Event() {
-  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+Event::Event(Kind kind) {
+  check(cudaEventCreateWithFlags(
+      &event_, kind == Kind::kTiming ? cudaEventDefault : cudaEventDisableTiming));
 }
 Event::~Event() {
-  cudaEventDestroy(event_);
+  if (event_ != nullptr) cudaEventDestroy(event_);
 }
 
 void Graph::begin(cudaStream_t stream) {

@@ -86,10 +86,17 @@ class CudaStream {
 
 class Event {
  public:
-  Event();
-  ~Event();
+  enum class Kind : uint8_t { kOrder, kTiming };
+
+  explicit Event(Kind kind = Kind::kOrder);
+  Event(Event&& other) noexcept { std::swap(event_, other.event_); }
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
+  ~Event();
   cudaEvent_t get() const { return event_; }
 
  private:

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <numeric>
 
@@ -96,7 +97,7 @@ Pass CudaRuntime::timing_pass(int rows, int context) const {
     pass.position[row] = context + row;
     pass.hidden_row[row] = hidden_row(0, context + row);
     pass.previous_row[row] = hidden_row(0, context + row - 1);
-    pass.logits_row[row] = row < options_.max_extend_tokens ? row : -1;
+    pass.logits_row[row] = row < options_.max_logits_rows ? row : -1;
   }
   return pass;
 }
@@ -289,6 +290,76 @@ std::string CudaRuntime::phase_table(int rows, int context) {
   return table;
 }
 
+std::vector<int32_t> CudaRuntime::timing_prompt(int tokens) const {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < tokens; ++i) {
+    prompt.push_back(static_cast<int32_t>((1237 + int64_t{7919} * i) % model_->config.vocab_size));
+  }
+  return prompt;
+}
+
+std::vector<double> CudaRuntime::time_prompt(int tokens, int repeats) {
+  const std::vector<int32_t> prompt = timing_prompt(tokens);
+  std::vector<double> times;
+  for (int i = -1; i < repeats; ++i) {
+    reset(0);
+    stream_.synchronize();
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t done = 0; done < prompt.size();) {
+      const std::size_t count = std::min(prompt.size() - done, index(options_.max_extend_tokens));
+      extend(std::vector<Extend>{{.slot = 0,
+                                  .tokens = std::span(prompt).subspan(done, count),
+                                  .logits_rows = done + count == prompt.size() ? 1 : 0}});
+      done += count;
+    }
+    logits(0, 0);
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    if (i >= 0) times.push_back(time.count());
+  }
+  return times;
+}
+
+std::string CudaRuntime::prompt_table(int tokens) {
+  if (prefill_ == nullptr) return "no prefill: " + no_prefill_because_ + "\n";
+  std::vector<Prefill::Mark> marks;
+  prefill_->set_marks(&marks);
+  time_prompt(tokens, 0);
+  prefill_->set_marks(nullptr);
+  stream_.synchronize();
+  struct Line {
+    std::string phase;
+    int launches = 0;
+    double ms = 0;
+    double operations = 0;
+  };
+  std::vector<Line> lines;
+  double all = 0;
+  double operations = 0;
+  for (std::size_t i = 0; i + 1 < marks.size(); ++i) {
+    if (marks[i].phase == "end") continue;
+    const auto found = std::find_if(lines.begin(), lines.end(),
+                                    [&](const Line& line) { return line.phase == marks[i].phase; });
+    Line& line = found != lines.end() ? *found : lines.emplace_back(Line{marks[i].phase, 0, 0, 0});
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, marks[i].event.get(), marks[i + 1].event.get()));
+    ++line.launches;
+    line.ms += static_cast<double>(ms);
+    line.operations += marks[i].operations;
+    all += static_cast<double>(ms);
+    operations += marks[i].operations;
+  }
+  lines.push_back({"all", 0, all, operations});
+  std::string table = "phase                  times      ms     %   TFLOP  TFLOP/s\n";
+  for (const Line& line : lines) {
+    char text[160];
+    std::snprintf(text, sizeof(text), "%-22s %5d %7.3f %5.1f %7.3f %8.0f\n", line.phase.c_str(),
+                  line.launches, line.ms, line.ms / all * 100, line.operations * 1e-12,
+                  line.operations / line.ms * 1e-9);
+    table += text;
+  }
+  return table;
+}
+
 namespace {
 
 class Profile final : public CudaProfile {
@@ -314,6 +385,10 @@ class Profile final : public CudaProfile {
     return runtime_.phase_table(rows, context);
   }
   RoundTimeline round_timeline(int drafts) override { return runtime_.round_timeline(drafts); }
+  std::vector<double> time_prompt(int tokens, int repeats) override {
+    return runtime_.time_prompt(tokens, repeats);
+  }
+  std::string prompt_table(int tokens) override { return runtime_.prompt_table(tokens); }
 
  private:
   CudaRuntime runtime_;

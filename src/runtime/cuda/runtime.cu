@@ -19,6 +19,11 @@ int64_t stored_bytes(const model::Model& model) {
   return bytes;
 }
 
+// Chunks of one extend: all but the last are filled up to a multiple of kScanPiece positions.
+std::size_t most_chunks(const Options& options, int capacity) {
+  return static_cast<std::size_t>(options.max_extend_tokens / (capacity - kScanPiece + 1) + 2);
+}
+
 }  // namespace
 
 CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options,
@@ -43,8 +48,14 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
                  std::to_string(properties.multiProcessorCount) + " multiprocessors";
   blocks_ = properties.multiProcessorCount;
+  no_prefill_because_ =
+      cuda::no_prefill_because(model_->config, options_, properties.major * 10 + properties.minor);
   allocate();
   step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_);
+  if (no_prefill_because_.empty()) {
+    prefill_ =
+        std::make_unique<Prefill>(*model_, options_, weights_, state_, prefill_space_, blocks_);
+  }
   capture();
 }
 
@@ -58,6 +69,7 @@ void CudaRuntime::allocate() {
   place_weights(*model_, options_.mtp, blocks_, weights_count, nullptr);
   Arena state_count;
   place_state(*model_, options_, blocks_, state_count);
+  if (no_prefill_because_.empty()) place_prefill(*model_, options_, state_count);
   MemoryPlan plan;
   plan.device = device_name_;
   plan.weights = weights_count.used();
@@ -79,14 +91,20 @@ void CudaRuntime::allocate() {
   }
   Arena arena(state_memory_.data());
   state_ = place_state(*model_, options_, blocks_, arena);
+  if (no_prefill_because_.empty()) {
+    prefill_space_ = place_prefill(*model_, options_, arena);
+    pinned_chunks_ = Memory(Memory::Place::kPinned,
+                            most_chunks(options_, prefill_space_.capacity) *
+                                ChunkArrays::bytes(prefill_space_.capacity, options_.max_num_seqs));
+  }
   check(cudaMemsetAsync(state_.zeroed_begin, 0,
                         static_cast<std::size_t>(state_.zeroed_end - state_.zeroed_begin),
                         stream_.get()));
 
   const auto vocab = static_cast<std::size_t>(model_->config.vocab_size);
-  const std::size_t logits_rows = index(options_.max_extend_tokens);
+  const std::size_t logits_rows = index(options_.max_logits_rows);
   const std::size_t draft_rows = options_.mtp ? slots_.size() * index(options_.max_rewind) : 0;
-  const std::size_t passes = slots_.size() + logits_rows / kMaxRows + 2;
+  const std::size_t passes = slots_.size() + index(options_.max_extend_tokens) / kMaxRows + 2;
   pinned_passes_ = Memory(Memory::Place::kPinned, passes * sizeof(Pass));
   host_logits_ = Memory(Memory::Place::kPinned, logits_rows * vocab * sizeof(float));
   host_draft_logits_ = Memory(Memory::Place::kPinned, draft_rows * vocab * sizeof(float));
@@ -117,14 +135,19 @@ DeviceRounds* CudaRuntime::rounds() {
 }
 
 std::string CudaRuntime::description() const {
-  return "CUDA runtime: " + device_name_;
+  const std::string passes = std::to_string(kMaxRows);
+  const std::string prompts =
+      prefill_ != nullptr ? "extends of more than " + passes + " tokens in chunks of up to " +
+                                std::to_string(prefill_space_.capacity) + " on tensor-core products"
+                          : "prompts in passes of " + passes + " tokens: " + no_prefill_because_;
+  return "CUDA runtime: " + device_name_ + "; " + prompts;
 }
 
 int64_t CudaRuntime::memory_bytes() const {
   return static_cast<int64_t>(weight_memory_.bytes() + state_memory_.bytes() +
-                              pinned_passes_.bytes() + host_logits_.bytes() +
-                              host_draft_logits_.bytes() + host_drafts_.bytes() +
-                              rounds_->pinned_bytes());
+                              pinned_passes_.bytes() + pinned_chunks_.bytes() +
+                              host_logits_.bytes() + host_draft_logits_.bytes() +
+                              host_drafts_.bytes() + rounds_->pinned_bytes());
 }
 
 void CudaRuntime::reset(int slot) {
@@ -193,7 +216,7 @@ void CudaRuntime::run(const Pass& pass) {
 
 // Lays the batch out in passes. Tokens that can be rewound stay together in one pass; longer pieces
 // fill passes up.
-void CudaRuntime::run_passes(std::span<const Extend> batch) {
+std::size_t CudaRuntime::run_passes(std::span<const Extend> batch) {
   std::size_t logits_row = 0;
   Pass* pass = &next_pass();
   const auto flush = [&] {
@@ -201,6 +224,7 @@ void CudaRuntime::run_passes(std::span<const Extend> batch) {
     pass = &next_pass();
   };
   for (std::size_t entry = 0; entry < batch.size(); ++entry) {
+    if (runs_in_chunks(batch[entry])) continue;
     const std::span<const int32_t> tokens = batch[entry].tokens;
     first_logits_row_[entry] = logits_row;
     const bool commit = tokens.size() > index(options_.max_rewind);
@@ -220,6 +244,108 @@ void CudaRuntime::run_passes(std::span<const Extend> batch) {
     }
   }
   run(*pass);
+  return logits_row;
+}
+
+bool CudaRuntime::runs_in_chunks(const Extend& entry) const {
+  return prefill_ != nullptr && entry.tokens.size() > std::size_t{kMaxRows} && !observer_.hidden &&
+         !observer_.linear_input;
+}
+
+// Chunks start from the state of all tokens before, not from a log.
+void CudaRuntime::commit_logs(std::span<const Extend> batch) {
+  Pass* pass = nullptr;
+  const auto flush = [&] {
+    if (pass == nullptr) return;
+    check(cudaMemcpyAsync(state_.pass, pass, sizeof(Pass), cudaMemcpyHostToDevice, stream_.get()));
+    prefill_->commit_logs(stream_.get(), state_.pass, pass->segments);
+    pass = nullptr;
+  };
+  for (const Extend& entry : batch) {
+    SlotState& slot = slots_[index(entry.slot)];
+    if (!runs_in_chunks(entry) || slot.length == slot.committed) continue;
+    if (pass == nullptr) pass = &next_pass();
+    add_rows(*pass, entry.slot, {}, false);
+    if (pass->segments == kMaxRows) flush();
+  }
+  flush();
+}
+
+std::size_t CudaRuntime::add_segment(Chunk& chunk, const ChunkArrays& arrays, int slot_index,
+                                     std::span<const int32_t> tokens) {
+  SlotState& slot = slots_[index(slot_index)];
+  const auto position = static_cast<int>(slot.length);
+  auto rows = static_cast<int>(tokens.size());
+  const int room = prefill_space_.capacity - chunk.rows;
+  if (rows > room) rows = room - (position + room) % kScanPiece;
+  if (rows <= 0) return 0;
+  Segment& segment = arrays.segments[chunk.segments++];
+  segment = {};
+  segment.slot = slot_index;
+  segment.first_row = chunk.rows;
+  segment.rows = rows;
+  segment.position = position;
+  segment.parity = slot.parity;
+  segment.fresh = slot.committed == 0 ? 1 : 0;
+  segment.commit = 1;
+  for (int i = 0; i < rows; ++i) {
+    const int row = chunk.rows + i;
+    arrays.token[row] = tokens[index(i)];
+    arrays.slot[row] = slot_index;
+    arrays.position[row] = position + i;
+    arrays.previous[row] = i > 0 ? row - 1 : ~hidden_row(slot_index, position - 1);
+    arrays.kept[row] = i + kHiddenRing >= rows ? hidden_row(slot_index, position + i) : -1;
+  }
+  chunk.rows += rows;
+  chunk.longest = std::max(chunk.longest, rows);
+  const auto& c = model_->config;
+  if (c.num_key_value_heads > 0) {
+    chunk.attention_blocks +=
+        attention_blocks(rows, static_cast<int>(c.num_attention_heads / c.num_key_value_heads));
+  }
+  slot.length += rows;
+  slot.committed = slot.length;
+  slot.rewindable_to = slot.length;
+  slot.parity ^= 1;
+  return index(rows);
+}
+
+void CudaRuntime::run_chunks(std::span<const Extend> batch, std::size_t logits_row) {
+  if (prefill_ == nullptr) return;
+  commit_logs(batch);
+  const std::size_t bytes = ChunkArrays::bytes(prefill_space_.capacity, options_.max_num_seqs);
+  std::byte* pinned = pinned_chunks_.data();
+  ChunkArrays arrays(pinned, prefill_space_.capacity, options_.max_num_seqs);
+  Chunk chunk;
+  const auto flush = [&] {
+    if (chunk.rows == 0) return;
+    check(cudaMemcpyAsync(prefill_space_.chunk, pinned, bytes, cudaMemcpyHostToDevice,
+                          stream_.get()));
+    prefill_->run(stream_.get(), chunk);
+    pinned += bytes;
+    arrays = ChunkArrays(pinned, prefill_space_.capacity, options_.max_num_seqs);
+    chunk = {};
+    chunk.first_logits_row = static_cast<int>(logits_row);
+  };
+  chunk.first_logits_row = static_cast<int>(logits_row);
+  for (std::size_t entry = 0; entry < batch.size(); ++entry) {
+    if (!runs_in_chunks(batch[entry])) continue;
+    const std::span<const int32_t> tokens = batch[entry].tokens;
+    first_logits_row_[entry] = logits_row;
+    std::size_t done = 0;
+    while (done < tokens.size()) {
+      const int first = chunk.rows;
+      const std::size_t count = add_segment(chunk, arrays, batch[entry].slot, tokens.subspan(done));
+      for (std::size_t i = 0; i < count; ++i) {
+        if (done + i + index(batch[entry].logits_rows) < tokens.size()) continue;
+        arrays.wanted[chunk.wanted++] = first + static_cast<int32_t>(i);
+        ++logits_row;
+      }
+      done += count;
+      if (done < tokens.size()) flush();
+    }
+  }
+  flush();
 }
 
 void CudaRuntime::extend(std::span<const Extend> batch) {
@@ -227,7 +353,7 @@ void CudaRuntime::extend(std::span<const Extend> batch) {
   stream_.synchronize();
   passes_used_ = 0;
   std::fill(logits_fetched_.begin(), logits_fetched_.end(), uint8_t{0});
-  run_passes(batch);
+  run_chunks(batch, run_passes(batch));
   if (observer_.hidden) {
     const auto width = static_cast<std::size_t>(model_->config.hidden_size);
     for (std::size_t layer = 0; layer < observed_hidden_.size(); ++layer) {

@@ -1,11 +1,12 @@
 // The CUDA runtime as a class: passes of up to kMaxRows tokens, each one launch of a captured
-// graph.
+// graph, and chunks of longer extends.
 #pragma once
 
 #include <array>
 #include <string>
 #include <vector>
 
+#include "runtime/cuda/prefill.h"
 #include "runtime/cuda/profile.h"
 #include "runtime/cuda/round.h"
 #include "runtime/cuda/step.h"
@@ -44,6 +45,8 @@ class CudaRuntime final : public Runtime {
   std::vector<double> time_drafts(int context, int repeats);
   std::string phase_table(int rows, int context);
   RoundTimeline round_timeline(int drafts);
+  std::vector<double> time_prompt(int tokens, int repeats);
+  std::string prompt_table(int tokens);
 
  private:
   struct GraphSet {
@@ -61,7 +64,18 @@ class CudaRuntime final : public Runtime {
   // Appends `tokens` of a slot to a pass, from `position` of the slot's length on.
   void add_rows(Pass& pass, int slot, std::span<const int32_t> tokens, bool commit);
   void run(const Pass& pass);
-  void run_passes(std::span<const Extend> batch);
+  // Extends of more tokens than a pass has rows are run in chunks, where there is prefill. Observed
+  // ones are not: it is passes that show what they compute.
+  bool runs_in_chunks(const Extend& entry) const;
+  // The entries that run in passes; the first free row of the logits.
+  std::size_t run_passes(std::span<const Extend> batch);
+  void run_chunks(std::span<const Extend> batch, std::size_t logits_row);
+  void commit_logs(std::span<const Extend> batch);
+  // Appends tokens of a slot to a chunk: as many as fit and end at a multiple of kScanPiece, or
+  // all.
+  std::size_t add_segment(Chunk& chunk, const ChunkArrays& arrays, int slot,
+                          std::span<const int32_t> tokens);
+  std::vector<int32_t> timing_prompt(int tokens) const;
   void observe_pass(const Pass& pass, PassKind kind);
   Pass& next_pass();
   int hidden_row(int slot, int64_t position) const;
@@ -80,6 +94,10 @@ class CudaRuntime final : public Runtime {
   DeviceModel weights_;
   State state_;
   std::unique_ptr<Step> step_;
+  PrefillSpace prefill_space_;
+  std::unique_ptr<Prefill> prefill_;  // null: no_prefill_because_
+  std::string no_prefill_because_;
+  Memory pinned_chunks_;
   std::array<GraphSet, 4> graphs_;  // for 1, 2, 4 and 8 rows
   std::vector<SlotState> slots_;
   std::unique_ptr<CudaRounds> rounds_;

@@ -130,7 +130,7 @@ void Placer::work(State& state) {
   state.candidates = arena_.take<Candidate>(static_cast<std::size_t>(blocks_ * kMaxRows));
   const auto vocab = static_cast<std::size_t>(c_.vocab_size);
   const auto drafts = slots() * static_cast<std::size_t>(options_.max_rewind);
-  state.logits = arena_.take<float>(static_cast<std::size_t>(options_.max_extend_tokens) * vocab);
+  state.logits = arena_.take<float>(static_cast<std::size_t>(options_.max_logits_rows) * vocab);
   state.draft_logits = arena_.take<float>(options_.mtp ? drafts * vocab : 0);
   state.drafts = arena_.take<int32_t>(drafts);
 }
@@ -183,6 +183,31 @@ State Placer::place() {
 
 State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena) {
   return Placer(model, options, blocks, arena).place();
+}
+
+MambaScan mamba_scan_of(const model::Config& config, const Options& options,
+                        const DeviceMamba& mixer, const MambaCache& cache, int layer) {
+  MambaScan scan;
+  scan.width = static_cast<int>(config.in_proj_rows());
+  scan.cache = cache;
+  scan.half_state = options.ssm_cache_dtype == SsmCacheDType::kF16;
+  scan.stochastic = options.stochastic_rounding;
+  scan.philox_rounds = options.philox_rounds;
+  scan.seed = options.seed;
+  scan.layer = layer;
+  scan.conv_weight = mixer.conv_weight;
+  scan.conv_bias = mixer.conv_bias;
+  scan.a = mixer.a;
+  scan.d = mixer.d;
+  scan.dt_bias = mixer.dt_bias;
+  scan.dt_min = static_cast<float>(config.time_step_limit_min);
+  scan.dt_max = static_cast<float>(config.time_step_limit_max);
+  scan.heads = static_cast<int>(config.mamba_num_heads);
+  scan.head_dim = static_cast<int>(config.mamba_head_dim);
+  scan.groups = static_cast<int>(config.n_groups);
+  scan.states = static_cast<int>(config.ssm_state_size);
+  scan.taps = static_cast<int>(config.conv_kernel);
+  return scan;
 }
 
 }  // namespace levin::runtime::cuda

@@ -68,4 +68,8 @@ struct State {
 // Places everything. Dimensions without a kernel are an Error.
 State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena);
 
+// All of a mixer's parameters; what it works on is left out.
+MambaScan mamba_scan_of(const model::Config& config, const Options& options,
+                        const DeviceMamba& mixer, const MambaCache& cache, int layer);
+
 }  // namespace levin::runtime::cuda
