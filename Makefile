@@ -7,7 +7,7 @@ LEVIN := $(BUILD)/levin
 # Test programs of the rooms that run threads.
 THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate test_serve
 
-.PHONY: all setup build demo test test-asan test-tsan fuzz soak bench format lint clean help
+.PHONY: all setup build demo test test-asan test-tsan test-web fuzz soak bench format lint clean help
 
 all: build
 
@@ -43,6 +43,13 @@ test-tsan: setup
 	@cmake --preset tsan && cmake --build build/tsan -j$(JOBS) --target $(THREADED) && \
 	  for test in $(THREADED); do TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/$$test --gtest_brief=1 \
 	  || exit 1; done
+
+## make test-web   the web page in headless Chromium (not part of make test: needs chromium)
+test-web: build
+	@test -x build/webvenv/bin/python || python3 -m venv build/webvenv
+	@build/webvenv/bin/pip -q install websockets
+	@build/webvenv/bin/python tests/web/test_page.py
+	@build/webvenv/bin/python tests/web/test_page.py --levin $(LEVIN)
 
 ## make fuzz       coverage-guided fuzzing of every parser (FUZZ_SECONDS each, default 60)
 fuzz: setup

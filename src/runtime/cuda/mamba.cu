@@ -3,7 +3,6 @@
 // (Dao and Gu, arXiv 2405.21060). Prefill runs the same recurrence token by token, so any split of
 // the tokens gives the same bits.
 #include "runtime/cuda/mamba.h"
-
 #include "runtime/cuda/state_rounding.cuh"
 
 namespace levin::runtime::cuda {

@@ -36,8 +36,8 @@ class CudaProfile {
   virtual std::string phase_table(int rows, int context) = 0;
   // One generation round of slot 0, which is known to the device rounds.
   virtual RoundTimeline round_timeline(int drafts) = 0;
-  // Microseconds from the call of extend() with a prompt of `tokens` in an empty slot until its last
-  // token's logits are in the host's memory, for each of `repeats`.
+  // Microseconds from the call of extend() with a prompt of `tokens` in an empty slot until its
+  // last token's logits are in the host's memory, for each of `repeats`.
   virtual std::vector<double> time_prompt(int tokens, int repeats) = 0;
   // Where such a prompt's time goes, as text.
   virtual std::string prompt_table(int tokens) = 0;
