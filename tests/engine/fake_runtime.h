@@ -31,6 +31,7 @@ class FakeRuntime : public runtime::Runtime {
         drafter_(std::move(drafter)),
         slots_(static_cast<std::size_t>(options.max_num_seqs)) {
     options_.mtp = drafter_ != nullptr;
+    if (options_.max_logits_rows == 0) options_.max_logits_rows = options_.max_extend_tokens;
   }
 
   const model::Model& model() const override { return *model_; }
