@@ -73,7 +73,13 @@ void check(const EvalFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
-  if (!flags.outputs.empty()) check_output_file(flags.outputs, existing(flags));
+  if (!flags.outputs.empty()) {
+    check_output_file(flags.outputs, existing(flags));
+    std::vector<std::filesystem::path> inputs = {flags.engine.model, flags.baseline, flags.gate};
+    inputs.insert(inputs.end(), flags.text.begin(), flags.text.end());
+    inputs.insert(inputs.end(), flags.tasks.begin(), flags.tasks.end());
+    check_not_an_input(flags.outputs, inputs);
+  }
   if (!flags.gate.empty()) needs_baseline("a gate compares with a baseline", "--gate");
   if (!flags.baseline_runtime.empty()) {
     needs_baseline("there is no baseline to run", "--baseline-runtime");

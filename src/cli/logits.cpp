@@ -141,6 +141,8 @@ int32_t run_tokens(runtime::Runtime& runtime, const LogitsFlags& flags,
 
 ExitCode run_logits(const LogitsFlags& flags) {
   check_output_file(flags.output, existing(flags));
+  check_not_an_input(flags.output,
+                     std::vector<std::filesystem::path>{flags.tokens, flags.engine.model});
   engine::LoadOptions options = load_options(flags.engine);
   options.runtime.mtp = flags.draft > 0;
   options.runtime.max_num_seqs = 1;

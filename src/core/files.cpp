@@ -21,6 +21,7 @@ namespace {
 [[noreturn]] void throw_errno(const std::string& what, const fs::path& path, ExitCode code) {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const bool too_many = error == EMFILE || error == ENFILE;
   const bool wrong_path =
       error == ENOTDIR || error == ELOOP || error == ENAMETOOLONG || error == EISDIR;
   throw Error({.what = fmt::format("{}: {}", what, std::strerror(error)),
@@ -28,9 +29,9 @@ namespace {
                .expected = {},
                .found = {},
                .hint = full ? "free some space and run the same command again" : "",
-               .exit_code = full         ? ExitCode::kMachine
-                            : wrong_path ? ExitCode::kBadInput
-                                         : code});
+               .exit_code = full || too_many ? ExitCode::kMachine
+                            : wrong_path     ? ExitCode::kBadInput
+                                             : code});
 }
 
 // Where a file named `path` would be written: a symbolic link leads to its target, which need not
@@ -130,6 +131,22 @@ void check_output_file(const fs::path& path, Existing existing) {
   if (!fs::is_regular_file(status)) fail("output is not a regular file", "choose another name");
   if (existing == Existing::kRefuse) {
     fail("output file exists", "choose another name, or replace the file with --overwrite");
+  }
+}
+
+void check_not_an_input(const fs::path& output, std::span<const fs::path> inputs) {
+  const fs::path target = fs::weakly_canonical(target_of(output));
+  for (const fs::path& input : inputs) {
+    if (input.empty()) continue;
+    const fs::path read = fs::weakly_canonical(input);
+    const fs::path in_folder = target.lexically_relative(read);
+    const bool inside = !in_folder.empty() && *in_folder.begin() != "..";
+    if (!inside) continue;
+    throw Error({.what = "output would replace or join the input",
+                 .where = output.string(),
+                 .expected = "a place of its own",
+                 .found = input.string(),
+                 .hint = "choose another name"});
   }
 }
 

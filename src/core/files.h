@@ -40,6 +40,11 @@ enum class Existing { kReplace, kRefuse };
 // hours of work.
 void check_output_file(const std::filesystem::path& path, Existing existing);
 
+// Throws Error when `output` is one of `inputs`, or lies in one that is a folder: nobody means to
+// lose what was read. Empty paths are nobody's.
+void check_not_an_input(const std::filesystem::path& output,
+                        std::span<const std::filesystem::path> inputs);
+
 // Writes a file that appears under `path` only when commit() has written, fsynced and renamed it
 // (and fsynced the folder). Without commit() it leaves nothing behind; not even when the process is
 // killed, where the file system can hold files without a name. A symbolic link at `path` is
