@@ -15,6 +15,7 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/sampling_flags.h"
+#include "core/console.h"
 
 namespace levin::cli {
 namespace {
@@ -72,7 +73,7 @@ std::optional<std::string> read_line() {
     const int c = std::getc(stdin);
     if (c == EOF && errno == EINTR) {
       std::clearerr(stdin);
-      fmt::print(stderr, "\n(Ctrl-D or /quit leaves)\n> ");
+      tell(fmt::format("\n(Ctrl-D or /quit leaves)\n> "));
       text.clear();
       continue;
     }
@@ -149,7 +150,7 @@ class Conversation {
     } else if (line == "/think on" || line == "/think off") {
       thinking_ = line == "/think on";
     } else if (line.front() == '/') {
-      fmt::print(stderr, "{}\n", kHelp);
+      tell(fmt::format("{}\n", kHelp));
     } else {
       answer(line);
     }
@@ -171,7 +172,7 @@ class Conversation {
     } catch (const Error& error) {
       messages_.erase(messages_.size() - 1);
       if (error.exit_code() != ExitCode::kBadInput) throw;
-      fmt::print(stderr, "{}\n(/reset starts a new conversation)\n", error.what());
+      tell(fmt::format("{}\n(/reset starts a new conversation)\n", error.what()));
     }
   }
 
@@ -193,7 +194,7 @@ class Conversation {
     interrupted.store(false);
     printer.finish();
     remember(result.text);
-    fmt::print(stderr, "{}\n", summary(result, request.prompt.size()));
+    tell(fmt::format("{}\n", summary(result, request.prompt.size())));
   }
 
   // The template decides how much of the reasoning later turns see.
@@ -228,7 +229,7 @@ ExitCode run_chat(const ChatFlags& flags) {
   const InterruptGuard guard;
   const bool terminal = isatty(STDIN_FILENO) == 1;
   while (true) {
-    if (terminal) fmt::print(stderr, "> ");
+    if (terminal) tell(fmt::format("> "));
     const auto line = read_line();
     if (!line || !conversation.handle(*line)) return ExitCode::kDone;
   }

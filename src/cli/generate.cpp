@@ -11,6 +11,8 @@
 #include "cli/generation.h"
 #include "cli/output.h"
 #include "cli/sampling_flags.h"
+#include "core/console.h"
+#include "core/error.h"
 #include "core/files.h"
 #include "text/conversation.h"
 
@@ -61,6 +63,13 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine
 
 ExitCode run_generate(const GenerateFlags& flags) {
   sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
+  if (flags.no_thinking && !flags.chat && flags.messages.empty()) {
+    throw Error({.what = "there is no reasoning to leave out",
+                 .where = "--no-thinking",
+                 .expected = "--chat or --messages",
+                 .found = {},
+                 .hint = {}});
+  }
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
@@ -82,7 +91,7 @@ ExitCode run_generate(const GenerateFlags& flags) {
     print_json(result_json(result, request.prompt.size()));
   } else {
     fmt::print("\n");
-    fmt::print(stderr, "\n{}\n", summary(result, request.prompt.size()));
+    tell(fmt::format("\n{}\n", summary(result, request.prompt.size())));
   }
   return ExitCode::kDone;
 }

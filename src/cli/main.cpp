@@ -1,5 +1,6 @@
 #include "cli/main.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -18,6 +19,7 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/suggestion.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "text/utf8.h"
 
@@ -77,6 +79,29 @@ extern "C" void report_interruption(int /*signal*/) {
   ::_exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
+// A standard stream that is closed stays one that nothing can be read from or written to, but its
+// number must not become that of a file which is opened later.
+void occupy_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) >= 0) continue;
+    (void)!::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+// `--gate ""` is a script's variable that was never set, not a wish to do without.
+void refuse_empty_values(CLI::App& app) {
+  const auto not_empty = [](const std::string& text) {
+    return text.empty() ? std::string("the value is empty") : std::string();
+  };
+  for (CLI::App* command : app.get_subcommands({})) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_expected_max() > 0 && !option->get_positional()) {
+        option->check(CLI::Validator(not_empty, ""));
+      }
+    }
+  }
+}
+
 // CLI11 would only say that some command is required.
 void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
@@ -103,7 +128,7 @@ void print_suggestion(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
   if (unknown.empty()) return;
   const std::string meant = nearest(unknown[0].substr(0, unknown[0].find('=')), flags);
-  if (!meant.empty()) fmt::print(stderr, "Did you mean {}?\n", meant);
+  if (!meant.empty()) tell(fmt::format("Did you mean {}?\n", meant));
 }
 
 // Logs go to stderr; stdout belongs to results.
@@ -129,7 +154,7 @@ std::string shown(std::string_view message) {
 }
 
 int report(std::string_view message, ExitCode code) {
-  if (!message.empty()) fmt::print(stderr, "levin: error: {}\n", shown(message));
+  if (!message.empty()) tell(fmt::format("levin: error: {}\n", shown(message)));
   return static_cast<int>(code);
 }
 
@@ -161,6 +186,7 @@ int guard(const std::function<int()>& function) {
 
 int run(int argc, char** argv) {
   // Both become errors of the write.
+  occupy_closed_streams();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGBUS, report_lost_map);
@@ -188,6 +214,8 @@ int run(int argc, char** argv) {
   add_tokenize(app, action);
   add_detokenize(app, action);
   add_render(app, action);
+
+  refuse_empty_values(app);
 
   return guard([&] {
     refuse_unknown_command(app, argc, argv);

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/console.h"
+
 namespace levin {
 namespace {
 
@@ -80,12 +82,11 @@ void Progress::draw(bool final) {
       final ? "took " + duration(elapsed.count()) : "ETA " + duration(std::max(left, 0.0)));
   if (terminal_) {
     const int filled = static_cast<int>(fraction * kBarWidth);
-    fmt::print(stderr, "\r\033[K{} [{:<{}}] {}{}", title_, std::string(filled, '#'), kBarWidth,
-               text, final ? "\n" : "");
+    tell(fmt::format("\r\033[K{} [{:<{}}] {}{}", title_, std::string(filled, '#'), kBarWidth, text,
+                     final ? "\n" : ""));
   } else {
-    fmt::print(stderr, "{}: {}\n", title_, text);
+    tell(fmt::format("{}: {}\n", title_, text));
   }
-  std::fflush(stderr);
 }
 
 }  // namespace levin

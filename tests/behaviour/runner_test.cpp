@@ -37,6 +37,7 @@ struct Case {
   bool has_whole_output = false;
   std::map<std::string, std::string> output_json;  // JSON pointer -> JSON text
   std::string output_to;                           // instead of a file that is looked at
+  std::string errors_to;                           // "closed": no such stream at all
   std::vector<std::string> kept;                   // of `files`
   std::vector<std::string> absent;
   int seconds = 120;
@@ -57,8 +58,8 @@ std::string bytes_of(const YAML::Node& node) {
 
 Case read_case(const YAML::Node& node, const std::string& file) {
   static const std::set<std::string> kKeys = {
-      "name",          "files",       "run",    "stdin",   "exit", "stdout",   "stderr",
-      "stdout_equals", "stdout_json", "absent", "seconds", "kept", "stdout_to"};
+      "name",          "files",       "run",    "stdin",   "exit", "stdout",    "stderr",
+      "stdout_equals", "stdout_json", "absent", "seconds", "kept", "stdout_to", "stderr_to"};
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     if (kKeys.count(key) == 0) throw YAML::Exception(entry.first.Mark(), "unknown key " + key);
@@ -79,6 +80,7 @@ Case read_case(const YAML::Node& node, const std::string& file) {
     one.output_json = node["stdout_json"].as<std::map<std::string, std::string>>();
   }
   one.output_to = node["stdout_to"].as<std::string>("");
+  one.errors_to = node["stderr_to"].as<std::string>("");
   one.kept = node["kept"].as<Texts>(Texts());
   one.absent = node["absent"].as<Texts>(Texts());
   one.seconds = node["seconds"].as<int>(120);
@@ -162,7 +164,11 @@ int run_levin(const std::vector<std::string>& arguments, const fs::path& input,
     };
     redirect(input, O_RDONLY, STDIN_FILENO);
     redirect(output, O_WRONLY | O_CREAT, STDOUT_FILENO);
-    redirect(errors, O_WRONLY | O_CREAT, STDERR_FILENO);
+    if (errors == "closed") {
+      ::close(STDERR_FILENO);
+    } else {
+      redirect(errors, O_WRONLY | O_CREAT, STDERR_FILENO);
+    }
     ::execv(LEVIN_BINARY, pointers.data());
     ::_exit(127);
   }
@@ -211,9 +217,11 @@ TEST_P(Behaviour, Case) {
 
   const fs::path output_file =
       one.output_to.empty() ? streams.path() / "out" : fs::path(one.output_to);
-  const int code = run_levin(arguments, input, output_file, streams.path() / "err", one.seconds);
+  const fs::path errors_file =
+      one.errors_to.empty() ? streams.path() / "err" : fs::path(one.errors_to);
+  const int code = run_levin(arguments, input, output_file, errors_file, one.seconds);
   const std::string output = one.output_to.empty() ? content_of(output_file) : "";
-  const std::string errors = content_of(streams.path() / "err");
+  const std::string errors = one.errors_to.empty() ? content_of(errors_file) : "";
   SCOPED_TRACE("stdout:\n" + output + "\nstderr:\n" + errors);
   EXPECT_EQ(code, one.exit);
   for (const std::string& part : one.output) {
