@@ -192,13 +192,7 @@ class DeviceFakeRuntime final : public FakeRuntime, public runtime::DeviceRounds
 inline std::unique_ptr<Engine> device_engine(int64_t vocab, FakeRuntime::Logits target,
                                              FakeRuntime::Logits drafter,
                                              const runtime::Options& options = fake_options()) {
-  auto model = std::make_shared<model::Model>();
-  model->config.vocab_size = vocab;
-  auto engine = std::make_unique<Engine>();
-  engine->model = model;
-  engine->runtime =
-      std::make_unique<DeviceFakeRuntime>(model, options, std::move(target), std::move(drafter));
-  return engine;
+  return fake_engine<DeviceFakeRuntime>(vocab, std::move(target), std::move(drafter), options);
 }
 
 inline DeviceFakeRuntime& device_of(const Engine& engine) {

@@ -155,15 +155,16 @@ inline runtime::Options fake_options() {
 }
 
 // An engine around a fake runtime with `vocab` tokens. Without a drafter there is no draft head.
-inline std::unique_ptr<Engine> fake_engine(int64_t vocab, FakeRuntime::Logits target,
-                                           FakeRuntime::Logits drafter,
-                                           const runtime::Options& options = fake_options()) {
+template <typename Runtime = FakeRuntime>
+std::unique_ptr<Engine> fake_engine(int64_t vocab, FakeRuntime::Logits target,
+                                    FakeRuntime::Logits drafter,
+                                    const runtime::Options& options = fake_options()) {
   auto model = std::make_shared<model::Model>();
   model->config.vocab_size = vocab;
   auto engine = std::make_unique<Engine>();
   engine->model = model;
   engine->runtime =
-      std::make_unique<FakeRuntime>(model, options, std::move(target), std::move(drafter));
+      std::make_unique<Runtime>(model, options, std::move(target), std::move(drafter));
   return engine;
 }
 

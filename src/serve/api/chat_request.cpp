@@ -152,9 +152,7 @@ GenerationRequest parse_chat(std::string_view body, const ModelFacts& facts) {
   }
   if (logprobs) request.sampling.logprobs = static_cast<int>(top.value_or(0));
 
-  engine::SamplingParams checked = request.sampling;
-  checked.max_tokens = request.max_tokens.value_or(std::numeric_limits<int64_t>::max());
-  check_sampling(checked);
+  check_sampling(request);
   return request;
 }
 

@@ -1,7 +1,6 @@
 // POST /v1/completions.
 #include <fmt/format.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "serve/api/api_error.h"
@@ -74,9 +73,7 @@ GenerationRequest parse_completion(std::string_view body, const ModelFacts& fact
   if (request.echo && request.sampling.logprobs) {
     throw ApiError(400, "echo with logprobs is not supported: levin eval scores texts", "echo");
   }
-  engine::SamplingParams checked = request.sampling;
-  checked.max_tokens = *request.max_tokens;
-  check_sampling(checked);
+  check_sampling(request);
   return request;
 }
 

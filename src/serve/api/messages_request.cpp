@@ -170,9 +170,7 @@ GenerationRequest parse_messages(std::string_view body, const ModelFacts& facts)
   if (request.enable_thinking) variables["enable_thinking"] = *request.enable_thinking;
   read_tools(fields, request, variables);
   request.variables = std::make_shared<const Json>(std::move(variables));
-  engine::SamplingParams checked = request.sampling;
-  checked.max_tokens = std::numeric_limits<int64_t>::max();
-  check_sampling(checked);
+  check_sampling(request);
   return request;
 }
 

@@ -206,7 +206,9 @@ void read_sampling(const FieldReader& fields, engine::SamplingParams& params) {
   params.top_k = static_cast<int>(fields.integer("top_k", -1, 1 << 30).value_or(params.top_k));
 }
 
-void check_sampling(const engine::SamplingParams& params) {
+void check_sampling(const GenerationRequest& request) {
+  engine::SamplingParams params = request.sampling;
+  params.max_tokens = request.max_tokens.value_or(kMost);
   try {
     engine::validate(params);
   } catch (const Error& error) {

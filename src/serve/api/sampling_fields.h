@@ -22,6 +22,6 @@ void read_sampling(const FieldReader& fields, engine::SamplingParams& params);
 std::vector<std::string> read_strings(const FieldReader& fields, std::string_view name,
                                       std::size_t most);
 // The ranges of what has been read.
-void check_sampling(const engine::SamplingParams& params);
+void check_sampling(const GenerationRequest& request);
 
 }  // namespace levin::serve::api
