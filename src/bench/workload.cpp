@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/philox.h"
+#include "core/plural.h"
 
 namespace levin::bench {
 namespace {
@@ -164,7 +165,7 @@ void require_fit(const Workload& workload, const engine::Engine& engine, int64_t
     if (needed <= length) continue;
     throw Error({.what = "prompt and output do not fit the model's context",
                  .where = "prompt " + prompt.name,
-                 .expected = fmt::format("at most {} tokens", length),
+                 .expected = "at most " + counted(length, "token"),
                  .found = fmt::format("{} + {}", prompt.tokens.size(), output_tokens),
                  .hint = "lower --prompt-tokens or --output-tokens, or raise --max-model-len"});
   }

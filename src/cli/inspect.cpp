@@ -10,6 +10,7 @@
 #include "cli/inspect_view.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "core/plural.h"
 #include "model/audit.h"
 #include "model/model.h"
 #include "model/summary.h"
@@ -112,8 +113,8 @@ Inspection inspect(const InspectFlags& flags) {
     inspection.config.mtp_layers.clear();
   }
   if (audit.other_modality_tensors > 0) {
-    inspection.notes.push_back(fmt::format("{} tensors outside language_model.* are not used",
-                                           audit.other_modality_tensors));
+    inspection.notes.push_back("not used, outside language_model.*: " +
+                               counted(audit.other_modality_tensors, "tensor"));
   }
   inspection.summary = summarize(flags, inspection);
   check_values(flags, inspection);

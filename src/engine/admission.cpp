@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace levin::engine {
 namespace {
@@ -72,7 +73,7 @@ int fit_slots(const model::Config& config, const runtime::Options& options, int6
     spdlog::warn("max_num_seqs {} is clamped to the {} that fit into {} ({})", options.max_num_seqs,
                  slots, mebibytes(memory_bytes), bytes.message());
   } else {
-    spdlog::info("{} sequences: {}", slots, bytes.message());
+    spdlog::info("{}: {}", counted(int64_t{slots}, "sequence"), bytes.message());
   }
   return slots;
 }

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace levin::engine {
 namespace {
@@ -23,7 +24,8 @@ int clamp_sequences(const runtime::Runtime& runtime, int wanted) {
   const int slots = runtime.options().max_num_seqs;
   if (wanted <= 0) return slots;
   if (wanted > slots) {
-    spdlog::warn("max_num_seqs {} is clamped to the {} slots that the runtime has", wanted, slots);
+    spdlog::warn("max_num_seqs {} is clamped to what the runtime has: {}", wanted,
+                 counted(int64_t{slots}, "slot"));
   }
   return std::min(wanted, slots);
 }
@@ -350,7 +352,7 @@ bool Scheduler::round() {
 // In a catch block. The runtime may be in the middle of anything; slots are reset when they are
 // given out again.
 void Scheduler::give_up_step() {
-  spdlog::error("a step failed; {} running requests are given up", running_.size());
+  spdlog::error("a step failed; given up: {}", counted(running_.size(), "running request"));
   abort_all("error", std::current_exception());
   rounds_.emplace(*engine_.runtime);
 }

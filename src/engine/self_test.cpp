@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "engine/sampler.h"
 
 namespace levin::engine {
@@ -111,8 +112,8 @@ void check_drafter(Engine& engine) {
 
 std::string DrafterReport::message() const {
   const std::string measured =
-      fmt::format("{:.2f} tokens per round over {} rounds of the self-test", mean_acceptance_length,
-                  speculation.num_drafts);
+      fmt::format("{:.2f} tokens per round over {} of the self-test", mean_acceptance_length,
+                  counted(speculation.num_drafts, "round"));
   if (!near_floor) return fmt::format("draft head: {}", measured);
   return fmt::format(
       "THE DRAFT HEAD HARDLY EVER AGREES WITH THE MODEL: {} (below {}). Speculation stays lossless "

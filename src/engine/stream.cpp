@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/plural.h"
+
 namespace levin::engine {
 
 Stream::Stream(std::size_t capacity, std::function<void()> on_ready)
@@ -50,8 +52,8 @@ void Stream::finish(Completion&& completion) {
   {
     const std::lock_guard lock(mutex_);
     if (overflowed_) {
-      spdlog::warn("request {}: its stream was not read and is full; given up after {} tokens",
-                   completion.id, completion.result.tokens.size());
+      spdlog::warn("request {}: its stream was not read and is full; given up after {}",
+                   completion.id, counted(completion.result.tokens.size(), "token"));
       // Also when that happened with its very last tokens.
       completion.result.finish_reason = FinishReason::kAbort;
       completion.result.stop_reason = "overflow";

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace levin::evaluate {
 namespace {
@@ -43,8 +44,8 @@ Comparison compare(const Evaluation& baseline, const Evaluation& candidate) {
   if (baseline.items.size() != candidate.items.size()) {
     throw Error({.what = "baseline and candidate answered different items",
                  .where = {},
-                 .expected = fmt::format("{} items", baseline.items.size()),
-                 .found = fmt::format("{} items", candidate.items.size()),
+                 .expected = counted(baseline.items.size(), "item"),
+                 .found = counted(candidate.items.size(), "item"),
                  .hint = {}});
   }
   Comparison comparison;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "engine/generate.h"
 
 namespace levin::evaluate {
@@ -38,18 +39,18 @@ void require_fit(std::span<const TaskItem> items, int64_t length) {
   for (const TaskItem& item : items) {
     if (length_of(item) <= length) continue;
     if (count++ < kNamedItems) {
-      names += fmt::format("{}{} ({} tokens)", names.empty() ? "" : ", ", item.id, length_of(item));
+      names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", item.id,
+                           counted(length_of(item), "token"));
     }
   }
   if (count == 0) return;
   if (count > kNamedItems) names += fmt::format(" and {} more", count - kNamedItems);
-  throw Error(
-      {.what = fmt::format("{} task item{} longer than the model's context", count,
-                           count == 1 ? " is" : "s are"),
-       .where = names,
-       .expected = fmt::format("prompt and expected completion of at most {} tokens", length),
-       .found = {},
-       .hint = "raise --max-model-len, or leave these items out"});
+  throw Error({.what = fmt::format("{} {} longer than the model's context",
+                                   counted(count, "task item"), count == 1 ? "is" : "are"),
+               .where = names,
+               .expected = "prompt and expected completion of at most " + counted(length, "token"),
+               .found = {},
+               .hint = "raise --max-model-len, or leave these items out"});
 }
 
 std::vector<ItemResult> run_tasks(engine::Engine& engine, std::span<const TaskItem> items,

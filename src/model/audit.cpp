@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "core/plural.h"
 #include "model/inventory.h"
 
 namespace levin::model {
@@ -270,10 +271,10 @@ Audit Auditor::run() {
                                .hint = fault.hint});
   }
   if (unlisted_ > 0) {
-    audit_.problems.push_back({.what = "more problems",
+    audit_.problems.push_back({.what = "there are more problems",
                                .where = checkpoint_.folder().string(),
                                .expected = {},
-                               .found = fmt::format("{} tensors", unlisted_),
+                               .found = counted(unlisted_, "tensor"),
                                .hint = "is this the configuration of these tensors?"});
   }
   return std::move(audit_);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "core/thread_team.h"
 #include "model/audit.h"
 #include "model/inventory.h"
@@ -243,7 +244,7 @@ Linear Binder::tied_head(const Linear& embeddings) const {
     return embeddings;
   }
   throw Error({.what = "lm_head differs from the embeddings it is tied to",
-               .where = "lm_head.weight",
+               .where = checkpoint_.folder().string() + ", lm_head.weight",
                .expected = "no such tensor, or the bytes of backbone.embeddings.weight",
                .found = {},
                .hint = "set tie_word_embeddings to false in config.json if the head is its own"});
@@ -266,8 +267,9 @@ void refuse_problems(const Audit& audit, const Checkpoint& checkpoint) {
   ErrorParts first = audit.problems.front();
   first.where = fmt::format("{}, {}", checkpoint.folder().string(), first.where);
   if (audit.problems.size() > 1) {
-    first.hint += fmt::format("{}{} more problems: levin inspect lists them",
-                              first.hint.empty() ? "" : "; ", audit.problems.size() - 1);
+    const std::size_t more = audit.problems.size() - 1;
+    first.hint += fmt::format("{}{}: levin inspect lists {}", first.hint.empty() ? "" : "; ",
+                              counted(more, "more problem"), more == 1 ? "it" : "them");
   }
   throw Error(first);
 }
@@ -293,8 +295,8 @@ std::shared_ptr<const Model> bind_model(std::shared_ptr<const Checkpoint> checkp
   const Audit result = audit(model->config, source, options);
   refuse_problems(result, source);
   if (result.other_modality_tensors > 0) {
-    spdlog::info("{}: {} tensors outside language_model.* are not used", folder,
-                 result.other_modality_tensors);
+    spdlog::info("{}: not used, outside language_model.*: {}", folder,
+                 counted(int64_t{result.other_modality_tensors}, "tensor"));
   }
   if (options.mtp && result.mtp_absent) {
     spdlog::warn("{}: config.json announces an MTP head, the checkpoint has none: no speculation",

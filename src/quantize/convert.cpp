@@ -14,6 +14,7 @@
 #include "codec/matrix.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "core/thread_team.h"
 #include "quantize/companions.h"
@@ -388,7 +389,7 @@ Conversion conversion_of(const Checkpoint& source, const Plan& plan, const Progr
   if (!zeros.empty()) {
     const std::size_t shown = std::min(zeros.size(), kListedWarnings);
     result.warnings.push_back(fmt::format(
-        "{} matrices are all zeros: {}{}", zeros.size(),
+        "{} with nothing but zeros: {}{}", counted(zeros.size(), "matrix", "matrices"),
         fmt::join(zeros.begin(), zeros.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
         shown < zeros.size() ? ", ..." : ""));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "quantize/formats.h"
 #include "quantize/quantizers.h"
 
@@ -161,8 +162,8 @@ void check_group_sizes(const Plan& plan) {
   const Rule& decider = plan.recipe.rules[static_cast<std::size_t>(rule)];
   const bool int4 = !widths.empty();
   throw Error(
-      {.what = fmt::format("group size {} does not divide the input width of {} matrices", group,
-                           misfits),
+      {.what = fmt::format("group size {} does not divide the input width of {}", group,
+                           counted(misfits, "matrix", "matrices")),
        .where = fmt::format("{} ('{}')", decider.where, decider.quantizer_name),
        .expected = int4 ? "a group size that divides every input width: " + legal_sizes(widths)
                         : "input widths that are multiples of 16",
@@ -199,7 +200,7 @@ void choose_dialect(Plan& plan) {
     throw Error({.what = "INT4 matrices have different group sizes",
                  .where = plan.recipe.name,
                  .expected = "one group size in a checkpoint",
-                 .found = fmt::format("{} sizes", int4.size()),
+                 .found = counted(int4.size(), "size"),
                  .hint = {}});
   }
 }
@@ -250,20 +251,20 @@ void add_notes(Plan& plan) {
   };
   if (const auto count = mixed(expert_algos); count > 0) {
     plan.notes.push_back(fmt::format(
-        "the routed experts of {} layers have more than one format; vLLM gives all experts of a "
-        "layer the format of the first",
-        count));
+        "the routed experts of {} have more than one format; vLLM gives all experts of a layer the "
+        "format of the first",
+        counted(count, "layer")));
   }
   if (const auto count = mixed(qkv_algos); count > 0) {
-    plan.notes.push_back(fmt::format(
-        "q, k and v of {} layers have more than one format; vLLM fuses them and refuses that",
-        count));
+    plan.notes.push_back(
+        fmt::format("q, k and v of {} have more than one format; vLLM fuses them and refuses that",
+                    counted(count, "layer")));
   }
   for (const auto& [rule, count] : mtp_by_broad_rule) {
     plan.notes.push_back(fmt::format(
-        "rule '{}' also quantizes {} linears of the MTP draft head; to keep it, end quant_cfg with "
+        "rule '{}' also quantizes {} of the MTP draft head; to keep it, end quant_cfg with "
         "{{quantizer_name: 'mtp.*', enable: false}}",
-        rule_pattern(plan, rule), count));
+        rule_pattern(plan, rule), counted(int64_t{count}, "linear")));
   }
 }
 

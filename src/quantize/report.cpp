@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/plural.h"
+
 namespace levin::quantize {
 namespace {
 
@@ -109,8 +111,9 @@ Json result_json(const Result& result) {
 std::string result_text(const Result& result, const std::string& output) {
   std::string text = error_table(result.conversion.errors);
   if (result.calibration) {
-    text += fmt::format("calibrated {} inputs on {} tokens",
-                        result.calibration->scales.input_amax.size(), result.calibration->tokens);
+    text += fmt::format("calibrated {} on {}",
+                        counted(result.calibration->scales.input_amax.size(), "input"),
+                        counted(result.calibration->tokens, "token"));
     if (result.calibration->experts > 0) {
       text += fmt::format("; every seen expert matrix met at least {} of them",
                           result.calibration->fewest_tokens);
@@ -129,7 +132,9 @@ std::string result_text(const Result& result, const std::string& output) {
       shown(result.bytes_after),
       100.0 * static_cast<double>(result.bytes_after) / static_cast<double>(result.bytes_before),
       result.seconds,
-      result.resumed ? fmt::format(", resumed with {} finished shards", result.shards_reused) : "",
+      result.resumed ? fmt::format(", resumed with {}",
+                                   counted(int64_t{result.shards_reused}, "finished shard"))
+                     : "",
       output);
   return text;
 }

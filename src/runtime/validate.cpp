@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "core/thread_team.h"
 
 namespace levin::runtime {
@@ -112,8 +113,8 @@ void check_extend(const Runtime& runtime, std::span<const Extend> batch) {
     const int64_t length = runtime.length(entry.slot) + tokens;
     if (length > options.max_model_len) {
       fail("sequence becomes longer than max_model_len", where,
-           fmt::format("at most {} tokens", options.max_model_len),
-           fmt::format("{} tokens", length), "raise --max-model-len or shorten the prompt");
+           "at most " + counted(options.max_model_len, "token"), counted(length, "token"),
+           "raise --max-model-len or shorten the prompt");
     }
     total += tokens;
     with_logits += entry.logits_rows;
@@ -161,7 +162,7 @@ void check_save(const Runtime& runtime, int slot, int64_t parent) {
   const int64_t length = runtime.length(slot);
   if (parent < 0 || parent >= length) {
     fail("nothing to save", fmt::format("slot {}", slot), "a parent shorter than the sequence",
-         fmt::format("parent {}, {} tokens", parent, length));
+         fmt::format("parent {}, {}", parent, counted(length, "token")));
   }
 }
 
@@ -184,8 +185,7 @@ void check_restore(const Runtime& runtime, int slot, std::span<const Snapshot> c
   }
   if (length > runtime.options().max_model_len) {
     fail("sequence is longer than max_model_len", where,
-         fmt::format("at most {} tokens", runtime.options().max_model_len),
-         fmt::format("{} tokens", length));
+         "at most " + counted(runtime.options().max_model_len, "token"), counted(length, "token"));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "runtime/reference/context.h"
 #include "runtime/reference/linear.h"
 #include "runtime/reference/mtp.h"
@@ -129,8 +130,7 @@ ReferenceRuntime::ReferenceRuntime(std::shared_ptr<const model::Model> model,
 }
 
 std::string ReferenceRuntime::description() const {
-  return fmt::format("reference runtime: float32, {} thread{}", team_.size(),
-                     team_.size() == 1 ? "" : "s");
+  return "reference runtime: float32, " + counted(int64_t{team_.size()}, "thread");
 }
 
 std::vector<PlanEntry> ReferenceRuntime::plan() const {
