@@ -15,6 +15,7 @@ void for_each_json_line(const std::filesystem::path& file,
                         const std::function<void(const nlohmann::ordered_json& object,
                                                  const std::string& where)>& function) {
   const std::string content = read_text(file);
+  text::require_utf8(content, file.string());
   int64_t line_number = 0;
   int64_t objects = 0;
   std::string_view rest = content;
@@ -26,7 +27,6 @@ void for_each_json_line(const std::filesystem::path& file,
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
 
     const std::string where = fmt::format("{}:{}", file.string(), line_number);
-    require_utf8(line, where);
     const nlohmann::ordered_json object = parse_ordered_json(line, where);
     if (!object.is_object()) {
       throw Error({.what = "line is not a JSON object",
@@ -44,17 +44,6 @@ void for_each_json_line(const std::filesystem::path& file,
                  .expected = "one JSON object per line",
                  .found = {},
                  .hint = {}});
-  }
-}
-
-void require_utf8(std::string_view bytes, const std::string& where) {
-  if (const auto offset = text::find_invalid_utf8(bytes)) {
-    throw Error({.what = "text is not UTF-8",
-                 .where = where,
-                 .expected = {},
-                 .found = fmt::format("byte 0x{:02x} at offset {}",
-                                      static_cast<unsigned char>(bytes[*offset]), *offset),
-                 .hint = "convert the file, for example with iconv"});
   }
 }
 

@@ -16,7 +16,4 @@ void for_each_json_line(const std::filesystem::path& file,
                         const std::function<void(const nlohmann::ordered_json& object,
                                                  const std::string& where)>& function);
 
-// Throws Error naming `where` and the offset when `bytes` are not valid UTF-8.
-void require_utf8(std::string_view bytes, const std::string& where);
-
 }  // namespace levin::evaluate

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "evaluate/json_lines.h"
+#include "text/utf8.h"
 
 namespace levin::evaluate {
 namespace {
@@ -34,7 +35,7 @@ TextSet load_text(const std::filesystem::path& file) {
   TextSet text{.kind = file.stem().string(), .file = file, .documents = {}};
   if (file.extension() != ".jsonl") {
     std::string content = read_text(file);
-    require_utf8(content, file.string());
+    text::require_utf8(content, file.string());
     add_document(text, std::move(content), file.string());
     return text;
   }

@@ -262,7 +262,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
   }
   if (const auto offset = find_invalid_utf8(text)) {
     throw Error({.what = "text is not UTF-8",
-                 .where = fmt::format("byte {}", *offset),
+                 .where = fmt::format("byte {} of the text", *offset),
                  .expected = {},
                  .found = fmt::format("{:#04x}", static_cast<uint8_t>(text[*offset])),
                  .hint = {}});

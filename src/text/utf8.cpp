@@ -1,6 +1,11 @@
 #include "text/utf8.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstring>
+
+#include "core/error.h"
 
 namespace levin::text {
 namespace {
@@ -84,6 +89,20 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
     at += step.length;
   }
   return std::nullopt;
+}
+
+void require_utf8(std::string_view text, const std::string& source) {
+  const std::optional<std::size_t> offset = find_invalid_utf8(text);
+  if (!offset) return;
+  const auto before = text.substr(0, *offset);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const bool one_line = text.find('\n') == std::string_view::npos;
+  throw Error({.what = "text is not UTF-8",
+               .where = one_line ? source : fmt::format("{}:{}", source, line),
+               .expected = {},
+               .found = fmt::format("byte {:#04x} at offset {}",
+                                    static_cast<unsigned char>(text[*offset]), *offset),
+               .hint = "convert it, for example with iconv"});
 }
 
 std::string to_valid_utf8(std::string_view bytes) {

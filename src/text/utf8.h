@@ -32,6 +32,9 @@ void append_utf8(std::string& out, char32_t code_point);
 // Offset of the first byte that is not part of a whole valid character.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+// Throws Error naming `source` (a file or a flag) and the line where `text` is not valid UTF-8.
+void require_utf8(std::string_view text, const std::string& source);
+
 // `bytes` with every maximal invalid subpart replaced by one U+FFFD, as Python's
 // bytes.decode(errors="replace") and Rust's String::from_utf8_lossy do.
 std::string to_valid_utf8(std::string_view bytes);

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "core/error.h"
 #include "core/files.h"
+#include "support/tiny_checkpoint.h"
 #include "text/byte_level.h"
 #include "text/jinja/format.h"
 #include "text/jinja/text_algorithms.h"
@@ -29,6 +31,14 @@ TEST(Unicode, DoesWhatPythonDoes) {
     const jinja::Value list = jinja::make_list({text}, budget);
     EXPECT_EQ(jinja::to_text(list, budget), golden["repr"].get<std::string>()) << text;
   }
+}
+
+TEST(Utf8, WhatIsNotNamesSourceAndLine) {
+  EXPECT_NO_THROW(require_utf8("h\u00e9\n", "a.txt"));
+  const Error lines = test::error_of([] { require_utf8("one\ntwo\xc3", "a.txt"); });
+  EXPECT_EQ(lines.parts().where, "a.txt:2");
+  EXPECT_EQ(lines.parts().found, "byte 0xc3 at offset 7");
+  EXPECT_EQ(test::error_of([] { require_utf8("\xff", "--prompt"); }).parts().where, "--prompt");
 }
 
 TEST(Unicode, NormalizesOnce) {
