@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "evaluate/json_lines.h"
+#include "text/conversation.h"
 
 namespace levin::evaluate {
 namespace {
@@ -63,13 +64,11 @@ void check_keys(const Json& object, const std::string& where) {
 
 // The template's context. Absent and null tools are the same: none.
 Json template_variables(const Json& object, bool thinking, const std::string& where) {
-  const Json& messages = member(object, "messages", where);
-  if (!messages.is_array() || messages.empty()) {
-    fail("\"messages\" is not a list of turns", where, "[{\"role\": ..., \"content\": ...}, ...]",
-         messages.dump().substr(0, 60));
-  }
-  Json variables = {
-      {"messages", messages}, {"add_generation_prompt", true}, {"enable_thinking", thinking}};
+  Json messages = member(object, "messages", where);
+  text::normalize_messages(messages, where);
+  Json variables = {{"messages", std::move(messages)},
+                    {"add_generation_prompt", true},
+                    {"enable_thinking", thinking}};
   const auto tools = object.find("tools");
   if (tools != object.end() && !tools->is_null()) {
     if (!tools->is_array()) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -6,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "support/tiny_checkpoint.h"
 #include "text/chat_template.h"
 #include "text/conversation.h"
 
@@ -14,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
+using testing::AllOf;
+using testing::HasSubstr;
 
 class ChatTemplateFolder : public testing::Test {
  protected:
@@ -116,10 +121,13 @@ TEST(ChatTemplate, RefusesVariablesItCannotHold) {
 }
 
 TEST(Conversation, TakesAnArrayOrAnObject) {
-  EXPECT_EQ(parse_conversation(R"([{"role": "user"}])", "t").dump(),
-            R"({"messages":[{"role":"user"}]})");
-  EXPECT_EQ(parse_conversation(R"({"tools": [], "messages": [], "a": 1})", "t").dump(),
-            R"({"tools":[],"messages":[],"a":1})");
+  EXPECT_EQ(parse_conversation(R"([{"role": "user", "content": "x", "b": [1]}])", "t").dump(),
+            R"({"messages":[{"role":"user","content":"x","b":[1]}]})");
+  EXPECT_EQ(
+      parse_conversation(
+          R"({"tools": [], "messages": [{"role": "assistant", "content": null}], "a": 1})", "t")
+          .dump(),
+      R"({"tools":[],"messages":[{"role":"assistant","content":null}],"a":1})");
   EXPECT_EQ(parse_tools(R"([{"b": 1, "a": 2}])", "t").dump(), R"([{"b":1,"a":2}])");
 }
 
@@ -132,6 +140,65 @@ TEST(Conversation, RefusesAnythingElse) {
   EXPECT_THROW((void)parse_conversation(std::string(100'000, '['), "t"), Error);
   EXPECT_THROW((void)parse_tools("{}", "t"), Error);
   EXPECT_THROW((void)parse_tools("[1]", "t"), Error);
+}
+
+// The message of the Error for a file m.json with these messages.
+std::string refusal(const std::string& messages) {
+  return test::error_of([&] { (void)parse_conversation(messages, "m.json"); }).what();
+}
+
+TEST(Conversation, RefusesPartsThatAreNotText) {
+  for (const char* type : {"image_url", "input_audio", "video_url", "file"}) {
+    EXPECT_THAT(
+        refusal(fmt::format(R"([{{"role": "user", "content": "a"}}, {{"role": "user", "content": )"
+                            R"([{{"type": "text", "text": "b"}}, {{"type": "{}"}}]}}])",
+                            type)),
+        AllOf(HasSubstr("not text"), HasSubstr("m.json, messages[1].content[1]"), HasSubstr(type)));
+  }
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": [1]}])"),
+              HasSubstr("m.json, messages[0].content[0]"));
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": [{"type": "text"}]}])"),
+              HasSubstr("messages[0].content[0].text"));
+  EXPECT_THAT(refusal(R"([{"role": "user", "content": 7}])"), HasSubstr("messages[0].content"));
+}
+
+TEST(Conversation, RefusesMessagesThatAreNone) {
+  EXPECT_THAT(refusal("[]"), AllOf(HasSubstr("there are no messages"), HasSubstr("m.json")));
+  EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("there are no messages"));
+  EXPECT_THAT(refusal(R"([{"content": "x"}])"),
+              AllOf(HasSubstr("no role"), HasSubstr("m.json, messages[0]")));
+  for (const char* role : {R"("human")", "7", R"(["user"])"}) {
+    EXPECT_THAT(refusal(fmt::format(R"([{{"role": {}, "content": "x"}}])", role)),
+                AllOf(HasSubstr("unknown role"), HasSubstr("assistant")));
+  }
+  EXPECT_THAT(refusal(R"([{"role": "user"}])"), HasSubstr("no content"));
+  for (const char* key : {"name", "tool_call_id", "reasoning", "reasoning_content"}) {
+    EXPECT_THAT(refusal(fmt::format(R"([{{"role": "assistant", "content": "x", "{}": 1}}])", key)),
+                AllOf(HasSubstr(key), HasSubstr("messages[0]")));
+  }
+  EXPECT_THAT(refusal(R"([{"role": "assistant", "tool_calls": {}}])"), HasSubstr("tool_calls"));
+  EXPECT_THAT(refusal(R"([{"role": "assistant", "tool_calls": [{"function": {}}]}])"),
+              HasSubstr("messages[0].tool_calls[0]"));
+  EXPECT_THAT(refusal(R"([{"role": "assistant", "tool_calls": [{"function":
+                           {"name": "f", "arguments": "["}}]}])"),
+              HasSubstr("messages[0].tool_calls[0].arguments"));
+  EXPECT_THAT(refusal(R"([{"role": "assistant", "audio": {"id": "1"}}])"), HasSubstr("audio"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": ""}], "tools": 3})"),
+              HasSubstr("tools"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": ""}], "enable_thinking": 1})"),
+              HasSubstr("enable_thinking"));
+}
+
+TEST(Conversation, IsBroughtIntoTheFormOfTemplates) {
+  const auto messages = parse_conversation(
+      R"([{"role": "developer", "content": [{"type": "text", "text": "a"}, "b"]},
+          {"role": "assistant", "reasoning": "r",
+           "tool_calls": [{"function": {"name": "f", "arguments": "{\"x\": 1}"}}]}])",
+      "t")["messages"];
+  EXPECT_EQ(messages[0]["role"], "system");
+  EXPECT_EQ(messages[0]["content"], "a\nb");
+  EXPECT_EQ(messages[1]["reasoning_content"], "r");
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
 }
 
 }  // namespace

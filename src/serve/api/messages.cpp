@@ -6,9 +6,9 @@
 #include <unordered_set>
 
 #include "core/error.h"
-#include "core/files.h"
 #include "serve/api/api_error.h"
 #include "serve/api/fields.h"
+#include "text/conversation.h"
 #include "text/tool_arguments.h"
 
 namespace levin::serve::api {
@@ -18,6 +18,16 @@ using Json = nlohmann::ordered_json;
 
 [[noreturn]] void fail(const std::string& path, std::string_view problem) {
   throw ApiError(400, fmt::format("{} {}", path, problem), path);
+}
+
+// What `function` refuses, with the field that it names.
+template <typename Function>
+auto as_api_error(Function&& function) {
+  try {
+    return function();
+  } catch (const Error& error) {
+    throw ApiError(400, to_api_error(error).message(), error.parts().where);
+  }
 }
 
 Json normalize_tool_calls(const Json& calls, const std::string& path) {
@@ -84,43 +94,11 @@ Json normalize_message(const Json& message, const std::string& path) {
 }  // namespace
 
 std::string content_text(const Json& content, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) fail(path, "must be a string or an array of parts");
-  std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const std::string at = fmt::format("{}[{}]", path, i);
-    const Json& part = content[i];
-    if (part.is_string()) {
-      text += (i == 0 ? "" : "\n") + part.get<std::string>();
-      continue;
-    }
-    if (!part.is_object()) fail(at, "must be an object with a type");
-    const FieldReader fields(part, at + ".");
-    const auto type = fields.string("type");
-    if (type != "text" && type != "input_text" && type != "output_text") {
-      fail(at, fmt::format("is not supported: this model takes text only; found type {}",
-                           type.value_or("none")));
-    }
-    const auto words = fields.string("text");
-    if (!words) fields.fail("text", "a string");
-    text += (i == 0 ? "" : "\n") + *words;
-  }
-  return text;
+  return as_api_error([&] { return text::content_text(content, path); });
 }
 
 Json arguments_object(const Json& arguments, const std::string& path) {
-  if (arguments.is_object()) return arguments;
-  if (!arguments.is_string()) fail(path, "must be a JSON object, or a string that holds one");
-  const auto& text = arguments.get_ref<const std::string&>();
-  if (text.empty()) return Json::object();
-  Json parsed;
-  try {
-    parsed = parse_ordered_json(text, path);
-  } catch (const Error& error) {
-    fail(path, fmt::format("is not JSON: {}", error.parts().found));
-  }
-  if (!parsed.is_object()) fail(path, "must hold a JSON object");
-  return parsed;
+  return as_api_error([&] { return text::arguments_object(arguments, path); });
 }
 
 Json normalize_messages(const Json& messages) {
