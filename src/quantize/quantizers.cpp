@@ -10,6 +10,7 @@
 
 #include "checkpoint/name_pattern.h"
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace levin::quantize {
 namespace {
@@ -180,7 +181,7 @@ std::vector<std::string> refuse_idle_rules(const Recipe& recipe, const std::vect
                .hint = hint});
 }
 
-void refuse_undecided(const std::vector<TensorPlan>& tensors,
+void refuse_undecided(const Recipe& recipe, const std::vector<TensorPlan>& tensors,
                       const std::vector<Quantizer>& quantizers) {
   std::set<std::size_t> undecided;
   std::set<std::string> names;
@@ -191,8 +192,8 @@ void refuse_undecided(const std::vector<TensorPlan>& tensors,
     names.insert(collapse_numbers(tensors[entry.tensor].module()));
   }
   if (undecided.empty()) return;
-  throw Error({.what = fmt::format("no rule of the recipe decides {} linears", undecided.size()),
-               .where = {},
+  throw Error({.what = "no rule of the recipe decides " + counted(undecided.size(), "linear"),
+               .where = fmt::format("recipe {}", recipe.name),
                .expected = "every weight_quantizer and input_quantizer matched by a rule",
                .found = fmt::format("{}", fmt::join(names, ", ")),
                .hint = "begin quant_cfg with {quantizer_name: '*', enable: false}"});
@@ -256,7 +257,7 @@ std::vector<std::string> apply_rules(const Recipe& recipe, const std::vector<Ten
     }
   }
   std::vector<std::string> remarks = refuse_idle_rules(recipe, used, tensors, quantizers);
-  refuse_undecided(tensors, quantizers);
+  refuse_undecided(recipe, tensors, quantizers);
   return remarks;
 }
 

@@ -351,6 +351,7 @@ Recipe parse_recipe(std::string_view yaml, const std::string& where, const fs::p
   if (metadata != nullptr) read_metadata(*metadata, recipe);
   if (quantize == nullptr) fail(body.yaml, "recipe has no \"quantize\"", "a mapping", {});
   read_quantize(*quantize, recipe);
+  body.scope->require_all_used();
   return recipe;
 }
 

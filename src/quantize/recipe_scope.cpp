@@ -68,8 +68,9 @@ std::shared_ptr<const Scope> Scope::load(const YamlNode& imports, const fs::path
   if (imports.is_null()) return scope;
   check_mapping(imports, "imports", {});
   for (std::size_t i = 0; i < imports.size(); ++i) {
-    scope->aliases_.emplace(imports.key(i).tree->scalar,
-                            load_import(imports.value(i), folder, loading));
+    const YamlNode name = imports.key(i);
+    scope->aliases_.emplace(name.tree->scalar,
+                            Alias{name, load_import(imports.value(i), folder, loading)});
   }
   return scope;
 }
@@ -77,11 +78,24 @@ std::shared_ptr<const Scope> Scope::load(const YamlNode& imports, const fs::path
 const ScopedNode& Scope::find(const YamlNode& reference) const {
   const std::string name = as_string(reference, kImport);
   const auto alias = aliases_.find(name);
-  if (alias != aliases_.end()) return alias->second;
+  if (alias != aliases_.end()) {
+    used_.insert(name);
+    return alias->second.node;
+  }
   std::vector<std::string> known;
-  for (const auto& [key, node] : aliases_) known.push_back(key);
+  for (const auto& [key, entry] : aliases_) known.push_back(key);
   fail(reference, "$import names nothing under \"imports\"",
        known.empty() ? "an \"imports\" mapping" : fmt::format("{}", fmt::join(known, ", ")), name);
+}
+
+void Scope::require_all_used() const {
+  for (const auto& [name, alias] : aliases_) {
+    if (!used_.contains(name)) {
+      fail(alias.declared, "import is used by nothing", fmt::format("{{$import: {}}}", name), {},
+           "put it where it belongs, or take the line out");
+    }
+    alias.node.scope->require_all_used();
+  }
 }
 
 ScopedNode body_of(std::string_view text, const std::string& file, const fs::path& folder,

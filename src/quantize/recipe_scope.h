@@ -31,11 +31,20 @@ class Scope {
                                            const std::filesystem::path& folder,
                                            std::set<std::string> loading);
 
-  // Throws Error naming the known aliases.
+  // What a `$import` refers to. Throws Error naming the known aliases.
   const ScopedNode& find(const YamlNode& reference) const;
 
+  // Throws Error for an alias, here or in what was imported, that no find() has asked for: nobody
+  // has looked whether it is right.
+  void require_all_used() const;
+
  private:
-  std::map<std::string, ScopedNode> aliases_;
+  struct Alias {
+    YamlNode declared;  // the key under `imports`
+    ScopedNode node;
+  };
+  std::map<std::string, Alias> aliases_;
+  mutable std::set<std::string> used_;
 };
 
 // The body of a file of one document (a mapping, perhaps with `imports`) or two (a mapping with

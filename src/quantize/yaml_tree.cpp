@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "text/utf8.h"
 
 namespace levin::quantize {
 namespace {
@@ -21,6 +22,8 @@ using Kind = YamlTree::Kind;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxDocuments = 2;
 constexpr std::size_t kShown = 60;
+// Recipes are five or six deep. yaml-cpp gives up at 500, and calls it a bad file.
+constexpr std::size_t kMaxDepth = 64;
 
 std::string kind_of(const YamlNode& node) {
   switch (node.tree->kind) {
@@ -68,12 +71,12 @@ class TreeBuilder final : public YAML::EventHandler {
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value /*style*/) override {
-    open_.push_back({make(Kind::kList, mark), anchor, nullptr});
+    open(Kind::kList, mark, anchor);
   }
   void OnSequenceEnd() override { end(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value /*style*/) override {
-    open_.push_back({make(Kind::kMapping, mark), anchor, nullptr});
+    open(Kind::kMapping, mark, anchor);
   }
   void OnMapEnd() override { end(); }
 
@@ -89,6 +92,17 @@ class TreeBuilder final : public YAML::EventHandler {
     tree->kind = kind;
     tree->line = mark.line + 1;
     return tree;
+  }
+
+  void open(Kind kind, const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (open_.size() == kMaxDepth) {
+      throw Error({.what = "recipe is nested too deeply",
+                   .where = fmt::format("{}:{}", file_, mark.line + 1),
+                   .expected = fmt::format("at most {} levels", kMaxDepth),
+                   .found = {},
+                   .hint = {}});
+    }
+    open_.push_back({make(kind, mark), anchor, nullptr});
   }
 
   void end() {
@@ -157,6 +171,7 @@ std::vector<YamlNode> parse_yaml(std::string_view text, const std::string& file)
                  .found = fmt::format("{} bytes", text.size()),
                  .hint = {}});
   }
+  text::require_utf8(text, file);
   std::vector<YamlNode> documents;
   try {
     std::istringstream stream{std::string(text)};

@@ -47,7 +47,8 @@ struct YamlNode {
 };
 
 // The one or two documents of `text`. Throws Error for malformed YAML, aliases that refer to
-// themselves, more documents, and anything beyond a megabyte.
+// themselves, more documents, bytes that are not UTF-8, deep nesting and anything beyond a
+// megabyte.
 std::vector<YamlNode> parse_yaml(std::string_view text, const std::string& file);
 
 // Throws Error unless `node` is a mapping whose keys are scalars without duplicates and, when

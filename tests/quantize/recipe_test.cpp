@@ -248,7 +248,36 @@ TEST(Recipe, UnknownNameListsTheShippedOnes) {
 
 TEST(Recipe, HugeOrDeepYamlIsRefusedQuickly) {
   EXPECT_THAT(error_of_text(std::string(2 << 20, ' ')), HasSubstr("too large"));
-  EXPECT_THAT(error_of_text(std::string(100000, '[')), HasSubstr("not YAML"));
+  EXPECT_THAT(error_of_text(std::string(100000, '[')),
+              AllOf(HasSubstr("nested too deeply"), HasSubstr("r.yaml:1")));
+  std::string mappings = "a:\n";
+  for (int depth = 1; depth < 80; ++depth) mappings += std::string(depth, ' ') + "a:\n";
+  EXPECT_THAT(error_of_text(mappings),
+              AllOf(HasSubstr("nested too deeply"), HasSubstr("r.yaml:65")));
+}
+
+TEST(Recipe, OtherBytesThanUtf8AreRefused) {
+  EXPECT_THAT(error_of_text("quantize:\n  a: \xc3\x28\n"),
+              AllOf(HasSubstr("not UTF-8"), HasSubstr("r.yaml:2"), HasSubstr("0xc3")));
+  EXPECT_THAT(error_of_text("\xff\xfeq"), HasSubstr("not UTF-8"));
+}
+
+TEST(Recipe, ImportsThatNothingUsesAreErrors) {
+  const std::string rules = "quantize: {quant_cfg: [{quantizer_name: '*', enable: false}]}\n";
+  EXPECT_THAT(error_of_text("imports:\n  fp8: configs/numerics/fp8\n" + rules),
+              AllOf(HasSubstr("used by nothing"), HasSubstr("r.yaml:2"), HasSubstr("fp8")));
+  // Those of what is imported, too.
+  const TempFolder folder;
+  write_file(folder / "a.yaml", "imports: {b: b.yaml}\nquantize: {quant_cfg: [{$import: b}]}\n");
+  write_file(folder / "b.yaml",
+             "imports: {c: c.yaml}\n---\n- {quantizer_name: '*', enable: false}\n");
+  write_file(folder / "c.yaml", "colour: red\n");
+  const Error error = test::error_of([&] { load_recipe(folder / "a.yaml"); });
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("used by nothing"), HasSubstr("b.yaml:1")));
+}
+
+TEST(Recipe, ShippedOnesUseAllTheyImport) {
+  for (const std::string& name : shipped_recipes()) EXPECT_NO_THROW(load_recipe(name)) << name;
 }
 
 }  // namespace
