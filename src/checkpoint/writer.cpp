@@ -51,10 +51,12 @@ std::string length_prefix(uint64_t length) {
   return bytes;
 }
 
-void remove_file(const fs::path& path) {
+// Whether there was such a file.
+bool remove_file(const fs::path& path) {
   std::error_code error;
-  fs::remove(path, error);
+  const bool removed = fs::remove(path, error);
   if (error) throw_errno("cannot remove file", path, error.value());
+  return removed;
 }
 
 void rename_file(const fs::path& from, const fs::path& to) {
@@ -176,21 +178,25 @@ bool holds_checkpoint(const fs::path& folder) {
   }
 }
 
-void retire_checkpoint(const fs::path& folder) {
-  if (!fs::exists(folder)) return;
-  remove_file(folder / kConfig);
+std::vector<std::string> retire_checkpoint(const fs::path& folder) {
+  if (!fs::exists(folder)) return {};
+  std::vector<std::string> removed;
+  if (remove_file(folder / kConfig)) removed.emplace_back(kConfig);
   sync_folder(folder);
-  std::vector<fs::path> files;
+  std::set<std::string> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
     const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") ||
                                                        name.ends_with(".safetensors.index.json"));
     const bool companion =
         std::find(std::begin(kCompanions), std::end(kCompanions), name) != std::end(kCompanions);
-    if (weights || companion) files.push_back(entry.path());
+    if (weights || companion) files.insert(name);
   }
-  for (const fs::path& file : files) remove_file(file);
+  for (const std::string& name : files) {
+    if (remove_file(folder / name)) removed.push_back(name);
+  }
   sync_folder(folder);
+  return removed;
 }
 
 void publish(const fs::path& staging, const fs::path& folder) {

@@ -70,8 +70,9 @@ nlohmann::ordered_json shard_index_json(const std::map<std::string, std::string>
 bool holds_checkpoint(const std::filesystem::path& folder);
 
 // Takes the checkpoint in `folder` apart, config.json first: weights (model*.safetensors), index,
-// metadata, tokenizer and template are removed, other files stay. Does nothing when there is none.
-void retire_checkpoint(const std::filesystem::path& folder);
+// metadata, tokenizer and template are removed, other files stay. Returns the names of what was
+// removed: none when there was none.
+std::vector<std::string> retire_checkpoint(const std::filesystem::path& folder);
 
 // Moves everything in `staging` into `folder`, config.json last, and removes `staging`: until the
 // last rename a reader of `folder` finds no config.json, and so no checkpoint. Can be repeated

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/interruption.h"
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
@@ -112,6 +113,9 @@ void put_reports_in_place(const fs::path& out) {
 
 ExitCode run_ladder(const LadderFlags& flags) {
   const bench::LadderOptions options = options_of(flags);
+  when_interrupted(fmt::format(
+      "finished checkpoints and results are kept in {}: the same command goes on from there",
+      flags.out));
   const bench::LadderReport report = bench::climb(
       options, [&](const bench::LadderReport& so_far) { write_reports(so_far, options.out); });
   put_reports_in_place(options.out);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/interruption.h"
 #include "cli/output.h"
 #include "cli/suggestion.h"
 #include "core/console.h"
@@ -70,15 +72,6 @@ extern "C" void report_lost_map(int /*signal*/) {
   ::_exit(static_cast<int>(ExitCode::kMachine));
 }
 
-// Everything that is worth keeping is on disk already. `chat` has its own idea of Ctrl-C.
-extern "C" void report_interruption(int /*signal*/) {
-  constexpr std::string_view kMessage =
-      "\nlevin: interrupted (quantize and ladder go on where they stopped when the same command is "
-      "given again)\n";
-  (void)!::write(STDERR_FILENO, kMessage.data(), kMessage.size());
-  ::_exit(static_cast<int>(ExitCode::kInterrupted));
-}
-
 // A standard stream that is closed stays one that nothing can be read from or written to, but its
 // number must not become that of a file which is opened later.
 void occupy_closed_streams() {
@@ -116,19 +109,39 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
                .hint = meant.empty() ? "levin --help" : "levin " + meant});
 }
 
-// The flag that the first unknown one resembles; CLI11 has printed the rest.
-void print_suggestion(const CLI::App& app, const CLI::ParseError& error) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return;
+// What the first unknown flag resembles, or where the flags are listed.
+std::string hint_for(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  const std::string help =
+      commands.empty() ? "levin --help" : fmt::format("levin {} --help", commands[0]->get_name());
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || unknown.empty()) return help;
   std::vector<std::string> flags;
-  for (const CLI::App* command : app.get_subcommands()) {
+  for (const CLI::App* command : commands) {
     for (const CLI::Option* option : command->get_options()) {
       for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
     }
   }
-  const std::vector<std::string> unknown = app.remaining(true);
-  if (unknown.empty()) return;
   const std::string meant = nearest(unknown[0].substr(0, unknown[0].find('=')), flags);
-  if (!meant.empty()) tell(fmt::format("Did you mean {}?\n", meant));
+  return meant.empty() ? help : fmt::format("did you mean {}?", meant);
+}
+
+// What CLI11 says of a wrong command line, as everything else is said.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  std::string what = error.what();
+  while (!what.empty() && std::isspace(static_cast<unsigned char>(what.back())) != 0) {
+    what.pop_back();
+  }
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  if (what.size() > 1 && what[0] >= 'A' && what[0] <= 'Z' &&
+      (is_lower(what[1]) || what[1] == ' ')) {
+    what[0] = static_cast<char>(what[0] - 'A' + 'a');
+  }
+  return Error({.what = std::move(what),
+                .where = {},
+                .expected = {},
+                .found = {},
+                .hint = hint_for(app, error)});
 }
 
 // Logs go to stderr; stdout belongs to results.
@@ -190,7 +203,7 @@ int run(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGBUS, report_lost_map);
-  std::signal(SIGINT, report_interruption);
+  report_interruptions();
   CLI::App app{kDescription, "levin"};
   app.formatter(std::make_shared<BriefFormatter>());
   app.require_subcommand(1);
@@ -221,10 +234,9 @@ int run(int argc, char** argv) {
     refuse_unknown_command(app, argc, argv);
     try {
       app.parse(argc, argv);
-    } catch (const CLI::ParseError& e) {  // a wrong flag, or --help
-      if (app.exit(e) == 0) return 0;
-      print_suggestion(app, e);
-      return static_cast<int>(ExitCode::kBadInput);
+    } catch (const CLI::ParseError& e) {
+      if (e.get_exit_code() == 0) return app.exit(e);  // --help
+      throw usage_error(app, e);
     }
     set_up_logging(log_level);
     refuse_unknown_environment();

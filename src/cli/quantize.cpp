@@ -7,8 +7,10 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/interruption.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "quantize/progress_file.h"
 #include "quantize/report.h"
 
 namespace levin::cli {
@@ -42,10 +44,28 @@ struct QuantizeFlags {
   bool overwrite = false;
 };
 
+quantize::Options options_of(const QuantizeFlags& flags) {
+  quantize::Options options;
+  options.model = flags.model;
+  options.recipe = flags.recipe;
+  options.output = flags.output;
+  if (!flags.calibration.empty()) {
+    options.calibration.emplace();
+    options.calibration->text = flags.calibration;
+    options.calibration->max_tokens = flags.calibration_tokens;
+  }
+  options.memory_bytes = static_cast<int64_t>(flags.memory);
+  options.threads = flags.threads;
+  options.overwrite = flags.overwrite;
+  options.version = LEVIN_VERSION;
+  return options;
+}
+
 ExitCode dry_run(const QuantizeFlags& flags) {
   const bool dummy = flags.load_format == "dummy";
   const quantize::Source source = quantize::open_source(
       flags.model, flags.recipe, dummy ? model::LoadFormat::kDummy : model::LoadFormat::kAuto);
+  quantize::check(options_of(flags), source);
   if (flags.json) {
     print_json(quantize::plan_json(source.plan, source.checkpoint.get()));
   } else {
@@ -70,20 +90,10 @@ ExitCode run_quantize(const QuantizeFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
-  quantize::Options options;
-  options.model = flags.model;
-  options.recipe = flags.recipe;
-  options.output = flags.output;
-  if (!flags.calibration.empty()) {
-    options.calibration.emplace();
-    options.calibration->text = flags.calibration;
-    options.calibration->max_tokens = flags.calibration_tokens;
-  }
-  options.memory_bytes = static_cast<int64_t>(flags.memory);
-  options.threads = flags.threads;
-  options.overwrite = flags.overwrite;
-  options.version = LEVIN_VERSION;
-  const quantize::Result result = quantize::quantize(options);
+  when_interrupted(fmt::format(
+      "what was finished is kept in {}: the same command goes on from there",
+      (std::filesystem::path(flags.output) / quantize::ProgressFile::kFolder).string()));
+  const quantize::Result result = quantize::quantize(options_of(flags));
   if (flags.json) {
     print_json(quantize::result_json(result));
   } else {
@@ -126,7 +136,10 @@ void add_quantize(CLI::App& app, Action& action) {
                     "Print which rule decides which linears, and the sizes; write nothing");
   command->add_flag(
       "--overwrite", flags->overwrite,
-      "Replace the checkpoint in OUT, and forget an unfinished one of something else");
+      "Replace the checkpoint in OUT, and forget an unfinished one of something else. Once the new "
+      "one is complete, config.json, every model*.safetensors with its index, the quantization "
+      "metadata, tokenizer and chat template that were there are removed and named; other files "
+      "stay");
   command->add_flag("--json", flags->json, "Print one JSON object");
   command->callback([&action, flags] { action = [flags] { return run_quantize(*flags); }; });
 }

@@ -12,6 +12,7 @@
 
 #include "codec/matrix.h"
 #include "core/error.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "quantize/calibration_text.h"
 
@@ -178,10 +179,10 @@ void report_coverage(const Plan& plan, const Observations& observations, Calibra
   }
   if (result.experts > static_cast<int64_t>(result.unseen.size())) result.fewest_tokens = fewest;
   if (!result.unseen.empty()) {
-    result.warnings.push_back(
-        fmt::format("no token of the calibration text reached {} of {} expert matrices; they have "
-                    "the scale of their layer's other experts",
-                    result.unseen.size(), result.experts));
+    result.warnings.push_back(fmt::format(
+        "no token of the calibration text reached {} of {}; what was not reached has the "
+        "scale of its layer's other experts",
+        result.unseen.size(), counted(result.experts, "expert matrix", "expert matrices")));
   }
 }
 
@@ -203,10 +204,8 @@ void measure_kv(const Plan& plan, const Observations& observations, Calibration&
 
 }  // namespace
 
-Observations observe(runtime::Runtime& runtime, const text::Tokenizer& tokenizer, const Plan& plan,
-                     const CalibrationSettings& settings) {
-  const std::vector<int32_t> tokens =
-      calibration_tokens(settings.text, tokenizer, settings.max_tokens);
+Observations observe(runtime::Runtime& runtime, const Plan& plan, std::span<const int32_t> tokens,
+                     int window) {
   Observations observations;
   observations.tokens = static_cast<int64_t>(tokens.size());
   Watcher watcher(plan, observations);
@@ -216,11 +215,10 @@ Observations observe(runtime::Runtime& runtime, const text::Tokenizer& tokenizer
                                     int rows) { watcher.see(linear, input, rows); }});
   const bool logits = calibrates_lm_head(plan);
   const bool drafts = calibrates_mtp(plan);
-  const auto window = static_cast<std::size_t>(settings.window);
+  const auto length = static_cast<std::size_t>(window);
   Progress bar("calibrating", observations.tokens, "tokens");
-  for (std::size_t begin = 0; begin < tokens.size(); begin += window) {
-    read_sequence(runtime,
-                  std::span(tokens).subspan(begin, std::min(window, tokens.size() - begin)), logits,
+  for (std::size_t begin = 0; begin < tokens.size(); begin += length) {
+    read_sequence(runtime, tokens.subspan(begin, std::min(length, tokens.size() - begin)), logits,
                   drafts, bar);
   }
   return observations;

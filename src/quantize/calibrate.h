@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "quantize/convert.h"
 #include "quantize/plan.h"
 #include "runtime/runtime.h"
-#include "text/tokenizer.h"
 
 namespace levin::quantize {
 
@@ -39,11 +39,11 @@ struct Calibration {
   std::vector<std::string> warnings;
 };
 
-// Runs the text through `runtime`, whose model is the unquantized one. When MTP linears are to be
-// calibrated it drafts behind every few tokens, so that the head sees its own recursive inputs.
-// Throws Error when the text is empty or not UTF-8.
-Observations observe(runtime::Runtime& runtime, const text::Tokenizer& tokenizer, const Plan& plan,
-                     const CalibrationSettings& settings);
+// Runs the tokens of a text (calibration_text.h) through `runtime`, whose model is the unquantized
+// one. When MTP linears are to be calibrated it drafts behind every few tokens, so that the head
+// sees its own recursive inputs. `window`: tokens per sequence.
+Observations observe(runtime::Runtime& runtime, const Plan& plan, std::span<const int32_t> tokens,
+                     int window);
 
 // Scales from observations, a scale for every calibrated linear whatever was seen:
 //  - The routed experts of a layer share the largest amax of their projection, as ModelOpt does

@@ -9,6 +9,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
+#include "text/utf8.h"
 
 namespace levin::quantize {
 namespace {
@@ -85,6 +87,7 @@ std::vector<int32_t> calibration_tokens(const std::filesystem::path& file,
       stream.add(text_of_line(line, fmt::format("{}:{}", file.string(), number)));
     }
   } else if (!content.empty()) {
+    text::require_utf8(content, file.string());
     stream.add(content);
   }
   std::vector<int32_t> tokens = stream.take();
@@ -93,7 +96,7 @@ std::vector<int32_t> calibration_tokens(const std::filesystem::path& file,
     throw Error({.what = "calibration text is empty",
                  .where = file.string(),
                  .expected = "some thousand tokens of text like that of the real use",
-                 .found = fmt::format("{} tokens", tokens.size()),
+                 .found = counted(tokens.size(), "token"),
                  .hint = {}});
   }
   return tokens;

@@ -12,8 +12,10 @@
 #include "checkpoint/writer.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "core/thread_team.h"
 #include "model/audit.h"
+#include "quantize/calibration_text.h"
 #include "quantize/companions.h"
 #include "quantize/progress_file.h"
 #include "runtime/runtime.h"
@@ -110,7 +112,8 @@ void check_output(const Options& options) {
   }
 }
 
-void check_options(const Options& options, const Plan& plan, const checkpoint::Checkpoint& source) {
+void check_settings(const Options& options, const Plan& plan,
+                    const checkpoint::Checkpoint& source) {
   if (options.memory_bytes < kMinMemory) {
     bad_input("memory bound is too small", "--memory",
               fmt::format("{} bytes", options.memory_bytes),
@@ -131,12 +134,15 @@ void check_options(const Options& options, const Plan& plan, const checkpoint::C
               fmt::format("{} bytes", options.memory_bytes),
               fmt::format("give at least {} MB", ((kBaseMemory + copies) >> 20) + 2));
   }
+}
+
+void require_calibration(const Options& options, const Plan& plan) {
   if (!plan.needs_calibration() || options.calibration) return;
   const auto calibrated =
       std::count_if(plan.linears.begin(), plan.linears.end(),
                     [](const LinearPlan& linear) { return linear.calibrated(); });
   bad_input("the recipe needs calibration text", plan.recipe.name,
-            fmt::format("{} linears with static input scales{}", calibrated,
+            fmt::format("{} with static input scales{}", counted(calibrated, "linear"),
                         calibrated == 0 ? ", and a calibrated KV cache" : ""),
             "give --calibration TEXT (plain text or JSONL with \"text\"), some thousand tokens of "
             "what the model will be used for");
@@ -178,9 +184,11 @@ Calibration calibrate(const Options& options, const Source& source) {
   run.max_extend_tokens = kExtendTokens;
   run.threads = options.threads;
   run.mtp = !source.plan.config.mtp_layers.empty();
+  const std::vector<int32_t> tokens =
+      calibration_tokens(options.calibration->text, tokenizer, options.calibration->max_tokens);
   const auto runtime = runtime::make_cpu_runtime(model::bind_model(source.checkpoint), run);
   return derive_scales(source.plan,
-                       observe(*runtime, tokenizer, source.plan, *options.calibration));
+                       observe(*runtime, source.plan, tokens, options.calibration->window));
 }
 
 std::optional<Calibration> calibrated(const Options& options, const Source& source,
@@ -215,7 +223,11 @@ void finish(const Options& options, ProgressFile& progress) {
   check_nothing_lost(options, progress);
   if (progress.stage() == Stage::kConvert) progress.set_stage(Stage::kRetire);
   if (progress.stage() == Stage::kRetire) {
-    checkpoint::retire_checkpoint(options.output);
+    const std::vector<std::string> removed = checkpoint::retire_checkpoint(options.output);
+    if (!removed.empty()) {
+      spdlog::info("{}: removed the checkpoint that was there: {}", options.output.string(),
+                   fmt::join(removed, ", "));
+    }
     progress.set_stage(Stage::kPublish);
   }
   // Without a config.json left to move, an earlier run was interrupted behind the last rename.
@@ -281,13 +293,19 @@ Source open_source(const fs::path& model, const std::string& recipe, model::Load
   return source;
 }
 
+void check(const Options& options, const Source& source) {
+  if (!options.output.empty()) check_output(options);
+  check_settings(options, source.plan, *source.checkpoint);
+}
+
 Result quantize(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   std::error_code ignored;
   const bool existed = fs::exists(options.output, ignored);
   check_output(options);
   Source source = open_source(options.model, options.recipe, model::LoadFormat::kAuto);
-  check_options(options, source.plan, *source.checkpoint);
+  check_settings(options, source.plan, *source.checkpoint);
+  require_calibration(options, source.plan);
   check_companions(options.model);
 
   ProgressFile progress(options.output, identity_of(options, source.plan), options.overwrite);

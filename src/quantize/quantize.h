@@ -45,6 +45,10 @@ struct Source {
 Source open_source(const std::filesystem::path& model, const std::string& recipe,
                    model::LoadFormat format);
 
+// Throws Error for what quantize() would refuse in `options` before it begins, but for calibration
+// text that is not given: for a dry run. Without an `output` no folder is looked at.
+void check(const Options& options, const Source& source);
+
 struct Result {
   Plan plan;
   Conversion conversion;

@@ -24,15 +24,18 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Case {
   std::string name;    // "file_case", as test names must be
   std::string broken;  // why the case itself cannot be run; empty when it can
   std::map<std::string, std::string> files;
+  std::map<std::string, std::string> links;  // name -> what it leads to
   std::vector<std::string> run;
   std::string input;
   int exit = 0;
   std::vector<std::string> output, errors;  // fragments
+  std::vector<std::string> output_lacks, errors_lack;
   std::string whole_output;
   bool has_whole_output = false;
   std::map<std::string, std::string> output_json;  // JSON pointer -> JSON text
@@ -40,6 +43,8 @@ struct Case {
   std::string errors_to;                           // "closed": no such stream at all
   std::vector<std::string> kept;                   // of `files`
   std::vector<std::string> absent;
+  int signal = 0;  // to send when `signal_at` stands in the errors; 0: none
+  std::string signal_at;
   int seconds = 120;
 };
 
@@ -58,22 +63,27 @@ std::string bytes_of(const YAML::Node& node) {
 
 Case read_case(const YAML::Node& node, const std::string& file) {
   static const std::set<std::string> kKeys = {
-      "name",          "files",       "run",    "stdin",   "exit", "stdout",    "stderr",
-      "stdout_equals", "stdout_json", "absent", "seconds", "kept", "stdout_to", "stderr_to"};
+      "name",         "files",        "run",           "stdin",       "exit",
+      "stdout",       "stderr",       "stdout_equals", "stdout_json", "absent",
+      "seconds",      "kept",         "stdout_to",     "stderr_to",   "links",
+      "stdout_lacks", "stderr_lacks", "signal",        "signal_at"};
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     if (kKeys.count(key) == 0) throw YAML::Exception(entry.first.Mark(), "unknown key " + key);
   }
   Case one;
   one.name = file + "_" + node["name"].as<std::string>();
-  one.run = node["run"].as<Texts>();
+  for (const YAML::Node& word : node["run"]) one.run.push_back(bytes_of(word));
   for (const auto& file_entry : node["files"]) {
     one.files[file_entry.first.as<std::string>()] = bytes_of(file_entry.second);
   }
+  if (node["links"]) one.links = node["links"].as<std::map<std::string, std::string>>();
   if (node["stdin"]) one.input = bytes_of(node["stdin"]);
   one.exit = node["exit"].as<int>(0);
   one.output = node["stdout"].as<Texts>(Texts());
   one.errors = node["stderr"].as<Texts>(Texts());
+  one.output_lacks = node["stdout_lacks"].as<Texts>(Texts());
+  one.errors_lack = node["stderr_lacks"].as<Texts>(Texts());
   one.has_whole_output = static_cast<bool>(node["stdout_equals"]);
   one.whole_output = node["stdout_equals"].as<std::string>("");
   if (node["stdout_json"]) {
@@ -83,6 +93,10 @@ Case read_case(const YAML::Node& node, const std::string& file) {
   one.errors_to = node["stderr_to"].as<std::string>("");
   one.kept = node["kept"].as<Texts>(Texts());
   one.absent = node["absent"].as<Texts>(Texts());
+  static const std::map<std::string, int> kSignals = {
+      {"", 0}, {"INT", SIGINT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}};
+  one.signal = kSignals.at(node["signal"].as<std::string>(""));
+  one.signal_at = node["signal_at"].as<std::string>("");
   one.seconds = node["seconds"].as<int>(120);
   return one;
 }
@@ -149,8 +163,8 @@ std::string content_of(const fs::path& file) {
 }
 
 // The exit code, or -1 when the program was ended by a signal or by the limit.
-int run_levin(const std::vector<std::string>& arguments, const fs::path& input,
-              const fs::path& output, const fs::path& errors, int seconds) {
+int run_levin(const Case& one, const std::vector<std::string>& arguments, const fs::path& input,
+              const fs::path& output, const fs::path& errors) {
   std::vector<std::string> words = {LEVIN_BINARY};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -172,13 +186,18 @@ int run_levin(const std::vector<std::string>& arguments, const fs::path& input,
     ::execv(LEVIN_BINARY, pointers.data());
     ::_exit(127);
   }
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(one.seconds);
   int status = 0;
+  bool signalled = one.signal == 0;
   while (::waitpid(child, &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {
       ::kill(child, SIGKILL);
       ::waitpid(child, &status, 0);
       break;
+    }
+    if (!signalled && content_of(errors).find(one.signal_at) != std::string::npos) {
+      ::kill(child, one.signal);
+      signalled = true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -210,6 +229,10 @@ TEST_P(Behaviour, Case) {
     fs::create_directories((folder.path() / name).parent_path());
     std::ofstream(folder.path() / name, std::ios::binary) << content;
   }
+  for (const auto& [name, target] : one.links) {
+    fs::create_directories((folder.path() / name).parent_path());
+    fs::create_symlink(filled_in(target, folder.path()), folder.path() / name);
+  }
   const fs::path input = streams.path() / "in";
   std::ofstream(input, std::ios::binary) << filled_in(one.input, folder.path());
   std::vector<std::string> arguments;
@@ -219,7 +242,7 @@ TEST_P(Behaviour, Case) {
       one.output_to.empty() ? streams.path() / "out" : fs::path(one.output_to);
   const fs::path errors_file =
       one.errors_to.empty() ? streams.path() / "err" : fs::path(one.errors_to);
-  const int code = run_levin(arguments, input, output_file, errors_file, one.seconds);
+  const int code = run_levin(one, arguments, input, output_file, errors_file);
   const std::string output = one.output_to.empty() ? content_of(output_file) : "";
   const std::string errors = one.errors_to.empty() ? content_of(errors_file) : "";
   SCOPED_TRACE("stdout:\n" + output + "\nstderr:\n" + errors);
@@ -229,6 +252,12 @@ TEST_P(Behaviour, Case) {
   }
   for (const std::string& part : one.errors) {
     EXPECT_THAT(errors, HasSubstr(filled_in(part, folder.path())));
+  }
+  for (const std::string& part : one.output_lacks) {
+    EXPECT_THAT(output, Not(HasSubstr(filled_in(part, folder.path()))));
+  }
+  for (const std::string& part : one.errors_lack) {
+    EXPECT_THAT(errors, Not(HasSubstr(filled_in(part, folder.path()))));
   }
   if (one.has_whole_output) {
     EXPECT_EQ(output, filled_in(one.whole_output, folder.path()));

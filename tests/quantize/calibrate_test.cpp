@@ -115,7 +115,7 @@ class Observe : public testing::Test {
     const auto runtime = reference ? runtime::make_reference_runtime(model, options)
                                    : runtime::make_cpu_runtime(model, options);
     const text::Tokenizer tokenizer = text::Tokenizer::load(kTiny);
-    return observe(*runtime, tokenizer, plan, {.text = kProse, .max_tokens = tokens, .window = 64});
+    return observe(*runtime, plan, calibration_tokens(kProse, tokenizer, tokens), 64);
   }
 };
 
