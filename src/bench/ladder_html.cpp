@@ -8,6 +8,7 @@
 #include "bench/bench.h"
 #include "bench/ladder.h"
 #include "bench/ladder_style.h"
+#include "core/plural.h"
 
 namespace levin::bench {
 namespace {
@@ -151,6 +152,7 @@ std::string recovery_chart(const LadderReport& report) {
     const evaluate::GateLine* line = line_of(result, "median_recovery_min");
     if (!result.climbed() || line == nullptr || &result == &report.baseline()) continue;
     const evaluate::Estimate& estimate = line->estimate;
+    if (!std::isfinite(estimate.value)) continue;  // nothing to draw; the details say why
     const double left = axis.at(estimate.low);
     const std::string drawing = fmt::format(
         "<span class=\"bound\" style=\"left:{:.2f}%\"></span>"
@@ -199,7 +201,8 @@ std::string verdict_cell(const RungResult& result, const LadderReport& report) {
 
 std::string recovery_text(const RungResult& result, const LadderReport& report) {
   if (result.evaluation.items.empty()) return "-";
-  return fmt::format("{:.1f} %", median_recovery(result, report.baseline()) * 100);
+  const double recovery = median_recovery(result, report.baseline());
+  return std::isfinite(recovery) ? fmt::format("{:.1f} %", recovery * 100) : "-";
 }
 
 std::string shares(const std::vector<double>& values) {
@@ -224,7 +227,8 @@ std::string table_row(const RungResult& result, const LadderReport& report) {
   html += spread_cell(timing.speedup_over_baseline(), 2, "&times;");
   html += spread_cell(timing.speedup_over_control(), 2, "&times;");
   for (const evaluate::TextScore& text : result.evaluation.texts) {
-    html += cell(fmt::format("{:.3f}", text.perplexity()));
+    const double value = text.perplexity();
+    html += cell(std::isfinite(value) ? fmt::format("{:.3f}", value) : "-");
   }
   html += cell(recovery_text(result, report));
   html += cell(speculates ? fmt::format("{:.2f}", stats.mean_acceptance_length()) : "-");
@@ -289,7 +293,7 @@ std::string details(const RungResult& result, const LadderReport& report) {
 // The fastest rung that passes, else what stands in the way.
 std::string answer(const LadderReport& report) {
   const RungResult* fastest = nullptr;
-  int undecided = 0;
+  int64_t undecided = 0;
   for (const RungResult& result : report.rungs) {
     if (!result.climbed() || &result == &report.baseline()) continue;
     undecided += result.gate.verdict == evaluate::Verdict::kUndecided;
@@ -309,7 +313,7 @@ std::string answer(const LadderReport& report) {
   }
   if (undecided > 0) {
     return fmt::format("No rung has passed the gate yet; {} could not be decided on so few items.",
-                       undecided);
+                       counted(undecided, "rung"));
   }
   return "No rung passes the gate.";
 }
@@ -331,10 +335,10 @@ std::string to_html(const LadderReport& report) {
       "<span><i class=\"undecided\"></i>undecided</span>"
       "<span><i class=\"failed\"></i>fails the gate</span></p>\n";
   html += fmt::format(
-      "<h2>Decode speed</h2>\n<p class=\"soft\">One sequence at a time; median of {} rounds in "
+      "<h2>Decode speed</h2>\n<p class=\"soft\">One sequence at a time; median of {} in "
       "which every rung, its control and the baseline ran in turn. The whisker spans all rounds; "
       "the factor is against the baseline of the same rounds.</p>\n",
-      report.timing.rounds);
+      counted(int64_t{report.timing.rounds}, "round"));
   if (noise(report) > kTolerableNoise) {
     html += fmt::format(
         "<p><b>The machine was busy</b>: the same work took up to {:.1f} times as long in another "
@@ -351,9 +355,9 @@ std::string to_html(const LadderReport& report) {
   for (const RungResult& result : report.rungs) html += details(result, report);
   html += fmt::format(
       "<p class=\"soft\">TTFT: start of prefill to the first token. TPOT: time from the first to "
-      "the last token over their number less one. Work {}, {} tokens out. Speed-ups are medians "
+      "the last token over their number less one. Work {}, {} out. Speed-ups are medians "
       "of the ratios within a round.</p>\n</body>\n</html>\n",
-      escaped(report.workload_hash), report.timing.output_tokens);
+      escaped(report.workload_hash), counted(int64_t{report.timing.output_tokens}, "token"));
   return html;
 }
 

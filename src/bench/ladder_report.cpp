@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -67,10 +68,16 @@ const evaluate::GateLine* recovery_line(const RungResult& result) {
 std::string recovery_cell(const RungResult& result, const RungResult& baseline) {
   if (result.evaluation.items.empty()) return "-";
   const double value = median_recovery(result, baseline) * 100;
+  if (!std::isfinite(value)) return "-";  // the baseline gets nothing right
   const evaluate::GateLine* line = recovery_line(result);
   if (line == nullptr) return fmt::format("{:.1f} %", value);
   return fmt::format("{:.1f} [{:.1f}-{:.1f}] %", value, line->estimate.low * 100,
                      line->estimate.high * 100);
+}
+
+std::string perplexity_cell(const evaluate::TextScore& text) {
+  const double value = text.perplexity();
+  return std::isfinite(value) ? fmt::format("{:.3f}", value) : "-";
 }
 
 std::string quality_table(const LadderReport& report) {
@@ -84,7 +91,7 @@ std::string quality_table(const LadderReport& report) {
     if (result.climbed()) {
       row.push_back(fmt::format("{:.1f}", static_cast<double>(result.checkpoint_bytes) / 1e6));
       for (const evaluate::TextScore& text : result.evaluation.texts) {
-        row.push_back(fmt::format("{:.3f}", text.perplexity()));
+        row.push_back(perplexity_cell(text));
       }
       const engine::SpeculationStats& stats = result.timing.own.speculation;
       const bool speculates = result.rung.k > 0;
@@ -134,10 +141,12 @@ std::vector<std::string> markdown_cells(const RungResult& result, const LadderRe
       result.rung.title, fmt::format("{:.2f}", static_cast<double>(result.checkpoint_bytes) / 1e6),
       fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6)};
   for (const evaluate::TextScore& text : result.evaluation.texts) {
-    cells.push_back(is_baseline ? fmt::format("{:.3f}", text.perplexity())
-                                : fmt::format("{:.3f} ({:.4f})", text.perplexity(),
-                                              text.perplexity() / text.baseline_perplexity()));
-    cells.push_back(is_baseline ? "" : fmt::format("{:.4f}", text.mean_kl()));
+    const double ratio = text.perplexity() / text.baseline_perplexity();
+    cells.push_back(is_baseline || !std::isfinite(ratio)
+                        ? perplexity_cell(text)
+                        : fmt::format("{} ({:.4f})", perplexity_cell(text), ratio));
+    const bool compared = !is_baseline && std::isfinite(text.mean_kl());
+    cells.push_back(compared ? fmt::format("{:.4f}", text.mean_kl()) : "");
     cells.push_back(is_baseline ? "" : fmt::format("{:.1f} %", text.top1_agreement() * 100));
   }
   cells.push_back(is_baseline ? "" : recovery_cell(result, report.baseline()));
@@ -167,7 +176,7 @@ Json rung_json(const RungResult& result, const LadderReport& report) {
     return json;
   }
   json["checkpoint_bytes"] = result.checkpoint_bytes;
-  json["bytes_per_token"] = result.prediction.bytes_per_token;
+  json["bytes_per_token"] = result.prediction.whole_bytes();
   json["predicted_tpot_ms"] = result.floor_ms();
   json["read_gb_per_s_at_size"] = result.timing.read_gb_per_s;
   json["timing"] = timing_json(result.timing);

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string percent(double share, int digits = 1) {
-  return std::isnan(share) ? "-" : fmt::format("{:.{}f} %", share * 100, digits);
+  return !std::isfinite(share) ? "-" : fmt::format("{:.{}f} %", share * 100, digits);
 }
 
 std::string rate(const Accuracy& accuracy) {
@@ -57,7 +57,13 @@ Json to_json(const Accuracy& accuracy) {
           {"loops", accuracy.loops},     {"hit_limit", accuracy.hit_limit}};
 }
 
+// Perplexities and their ratios; those of a broken model are no numbers.
+std::string decimal(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
+}
+
 std::string shown_estimate(const GateLine& line, double value) {
+  if (!std::isfinite(value)) return "-";
   if (line.key == "perplexity_ratio_max") return fmt::format("{:.4f}", value);
   return percent(value, 2);
 }
@@ -71,8 +77,7 @@ std::string text_table(std::span<const TextScore> texts, double confidence) {
     for (const TextScore& text : texts) {
       table.add_row({text.kind, fmt::format("{}", text.tokens),
                      fmt::format("{} x {}", text.windows.size(), text.window),
-                     fmt::format("{}", text.total().predictions),
-                     fmt::format("{:.4f}", text.perplexity())});
+                     fmt::format("{}", text.total().predictions), decimal(text.perplexity())});
     }
     return table.to_string();
   }
@@ -81,11 +86,11 @@ std::string text_table(std::span<const TextScore> texts, double confidence) {
   for (const TextScore& text : texts) {
     const Estimate ratio = perplexity_ratio(text, confidence);
     table.add_row({text.kind, fmt::format("{}", text.total().predictions),
-                   fmt::format("{:.4f}", text.perplexity()),
-                   fmt::format("{:.4f}", text.baseline_perplexity()),
-                   fmt::format("{:.4f}", ratio.value),
-                   fmt::format("{:.4f} .. {:.4f}", ratio.low, ratio.high),
-                   fmt::format("{:.3g}", text.mean_kl()), percent(text.top1_agreement(), 2)});
+                   decimal(text.perplexity()), decimal(text.baseline_perplexity()),
+                   decimal(ratio.value),
+                   fmt::format("{} .. {}", decimal(ratio.low), decimal(ratio.high)),
+                   std::isfinite(text.mean_kl()) ? fmt::format("{:.3g}", text.mean_kl()) : "-",
+                   percent(text.top1_agreement(), 2)});
   }
   return table.to_string();
 }
@@ -219,6 +224,7 @@ Json to_json(const GateResult& result) {
     if (line.verdict == Verdict::kUndecided) {
       entry["samples_to_decide"] = line.samples_to_decide ? Json(*line.samples_to_decide) : Json();
     }
+    if (!line.failure.empty()) entry["failure"] = line.failure;
     if (!line.note.empty()) entry["note"] = line.note;
     lines.push_back(std::move(entry));
   }

@@ -1,6 +1,7 @@
 #include "evaluate/gate.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
+#include "text/utf8.h"
 
 namespace levin::evaluate {
 namespace {
@@ -91,13 +94,28 @@ int64_t times(int64_t samples, double growth) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(samples) * growth));
 }
 
-// Judges a line and says how many samples would decide it.
-GateLine finish(GateLine line, const std::optional<double>& growth) {
+// Judges a line; `growth()` says how many times as many samples would decide it. What is no number
+// keeps to no bound: it fails, for the reason that `broken` gives.
+template <typename Growth>
+GateLine finish(GateLine line, const std::string& broken, Growth&& growth) {
+  if (!broken.empty() || !std::isfinite(line.estimate.value)) {
+    line.verdict = Verdict::kFail;
+    line.failure = broken.empty() ? "the value is not a finite number" : broken;
+    return line;
+  }
   line.verdict = judge(line.estimate, line.bound);
-  if (line.verdict == Verdict::kUndecided && growth) {
-    line.samples_to_decide = times(line.samples, *growth);
+  if (line.verdict != Verdict::kUndecided) return line;
+  if (const std::optional<double> more = growth()) {
+    line.samples_to_decide = times(line.samples, *more);
   }
   return line;
+}
+
+// For estimates whose interval shrinks with the square root of the number of samples.
+GateLine finish_shrinking(GateLine line, const std::string& broken) {
+  const Estimate estimate = line.estimate;
+  const Bound bound = line.bound;
+  return finish(std::move(line), broken, [&] { return growth_that_decides(estimate, bound); });
 }
 
 // The number of items that would decide is an extrapolation; fewer resamples do.
@@ -118,17 +136,23 @@ GateLine recovery_line(double limit, const Comparison& comparison, const Bootstr
     }
   }
   GateLine line{.key = "median_recovery_min",
-                .subject = fmt::format("{} tasks", counts.size()),
+                .subject = counted(counts.size(), "task"),
                 .estimate = median_recovery(counts, bootstrap),
                 .bound = {.limit = limit, .is_minimum = true},
                 .verdict = Verdict::kUndecided,
                 .unit = "items per task",
                 .samples = most_items,
                 .samples_to_decide = {},
+                .failure = {},
                 .note = {}};
+  if (std::isnan(line.estimate.value)) {
+    return finish(std::move(line), "the baseline gets nothing right in any task",
+                  [] { return std::optional<double>(); });
+  }
   if (!unusable.empty()) line.note = "left out, the baseline gets nothing right: " + unusable;
-  const auto growth = growth_that_decides_recovery(counts, line.bound, coarse(bootstrap));
-  return finish(std::move(line), growth);
+  const Bound bound = line.bound;
+  return finish(std::move(line), {},
+                [&] { return growth_that_decides_recovery(counts, bound, coarse(bootstrap)); });
 }
 
 int64_t count_items(const Comparison& comparison) {
@@ -143,32 +167,34 @@ GateLine verbosity_line(double limit, const Comparison& comparison, const Bootst
   Estimate change = ratio_of_sums(groups, bootstrap);
   change = {change.value - 1, change.low - 1, change.high - 1};
   GateLine line{.key = "verbosity_increase_max",
-                .subject = fmt::format("{} items", count_items(comparison)),
+                .subject = counted(count_items(comparison), "item"),
                 .estimate = change,
                 .bound = {.limit = limit, .is_minimum = false},
                 .verdict = Verdict::kUndecided,
                 .unit = "items",
                 .samples = count_items(comparison),
                 .samples_to_decide = {},
+                .failure = {},
                 .note = {}};
-  const auto growth = growth_that_decides(line.estimate, line.bound);
-  return finish(std::move(line), growth);
+  return finish_shrinking(std::move(line), {});
 }
 
 GateLine repetition_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
   std::vector<PairCounts> counts;
   for (const TaskComparison& task : comparison.tasks) counts.push_back(task.loops);
   GateLine line{.key = "repetition_increase_max",
-                .subject = fmt::format("{} items", count_items(comparison)),
+                .subject = counted(count_items(comparison), "item"),
                 .estimate = proportion_change(counts, bootstrap),
                 .bound = {.limit = limit, .is_minimum = false},
                 .verdict = Verdict::kUndecided,
                 .unit = "items",
                 .samples = count_items(comparison),
                 .samples_to_decide = {},
+                .failure = {},
                 .note = {}};
-  const auto growth = growth_that_decides_proportion(counts, line.bound, coarse(bootstrap));
-  return finish(std::move(line), growth);
+  const Bound bound = line.bound;
+  return finish(std::move(line), {},
+                [&] { return growth_that_decides_proportion(counts, bound, coarse(bootstrap)); });
 }
 
 GateLine perplexity_line(double limit, const TextScore& text, double confidence) {
@@ -180,18 +206,20 @@ GateLine perplexity_line(double limit, const TextScore& text, double confidence)
                 .unit = "windows",
                 .samples = static_cast<int64_t>(text.windows.size()),
                 .samples_to_decide = {},
+                .failure = {},
                 .note = {}};
-  const auto growth = growth_that_decides(line.estimate, line.bound);
-  line = finish(std::move(line), growth);
-  if (!std::isfinite(line.estimate.value)) {
-    line.verdict = Verdict::kFail;
-    line.note = "the model's perplexity is not a finite number";
-  }
   if (line.samples == 1) line.note = "one window bounds nothing";
-  return line;
+  std::string broken;
+  if (!std::isfinite(text.perplexity())) {
+    broken = "the model's perplexity is not a finite number";
+  } else if (!std::isfinite(text.baseline_perplexity())) {
+    broken = "the baseline's perplexity is not a finite number";
+  }
+  return finish_shrinking(std::move(line), broken);
 }
 
 std::string shown(const GateLine& line, double value) {
+  if (!std::isfinite(value)) return "unbounded";  // an end of an interval
   if (line.key == "perplexity_ratio_max") return fmt::format("{:.4f}", value);
   const bool is_change = line.key != "median_recovery_min";
   return is_change ? fmt::format("{:+.2f} %", value * 100) : fmt::format("{:.2f} %", value * 100);
@@ -204,10 +232,16 @@ Gate load_gate(const std::filesystem::path& file) {
 }
 
 Gate parse_gate(std::string_view yaml, const std::string& where) {
+  text::require_utf8(yaml, where);
+  const auto at = [&](const YAML::Mark& mark) {
+    return mark.is_null() ? where : fmt::format("{}:{}", where, mark.line + 1);
+  };
   try {
     return read_gate(YAML::Load(std::string(yaml)), where);
+  } catch (const YAML::DeepRecursion& e) {  // which calls it a bad file
+    fail("gate is nested too deeply", at(e.mark), "key: number lines", {});
   } catch (const YAML::Exception& e) {
-    fail("not valid YAML", fmt::format("{}:{}", where, e.mark.line + 1), {}, e.msg);
+    fail("not valid YAML", at(e.mark), {}, e.msg);
   }
 }
 
@@ -259,6 +293,9 @@ std::string_view name_of(Verdict verdict) {
 }
 
 std::string explain(const GateLine& line) {
+  if (!line.failure.empty()) {
+    return fmt::format("{}: {} ({})", line.key, line.failure, line.subject);
+  }
   const char* relation = line.verdict == Verdict::kUndecided ? "is not clearly on one side of"
                          : line.verdict == Verdict::kPass
                              ? (line.bound.is_minimum ? "is at least" : "is at most")
@@ -271,8 +308,8 @@ std::string explain(const GateLine& line) {
     text += line.samples_to_decide
                 ? fmt::format("; about {} {} would decide (now {})", *line.samples_to_decide,
                               line.unit, line.samples)
-                : fmt::format("; {} {} cannot decide, and no practical number would", line.samples,
-                              line.unit);
+                : fmt::format("; no practical number of {} would decide (now {})", line.unit,
+                              line.samples);
   }
   if (!line.note.empty()) text += "; " + line.note;
   return text;
@@ -283,6 +320,9 @@ std::string explain(const GateResult& result) {
     if (line.verdict == result.verdict && line.verdict != Verdict::kPass) {
       return fmt::format("{}: {}", name_of(result.verdict), explain(line));
     }
+  }
+  if (result.lines.size() == 1) {
+    return fmt::format("{}: {}", name_of(result.verdict), explain(result.lines.front()));
   }
   return fmt::format("{}: all {} lines of the gate hold", name_of(result.verdict),
                      result.lines.size());

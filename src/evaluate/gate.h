@@ -28,7 +28,7 @@ struct Gate {
 Gate load_gate(const std::filesystem::path& file);
 Gate parse_gate(std::string_view yaml, const std::string& where);
 
-// One bound, judged.
+// One bound, judged. An estimate that is not a finite number fails.
 struct GateLine {
   std::string key;      // of gate.yaml
   std::string subject;  // "11 tasks", "text prose"
@@ -38,6 +38,7 @@ struct GateLine {
   std::string unit;  // what `samples` counts: "items per task", "items", "windows"
   int64_t samples = 0;
   std::optional<int64_t> samples_to_decide;  // of an undecided line; nothing when no number would
+  std::string failure;                       // why it fails without a number; else empty
   std::string note;                          // what a reader must know to trust the line
 };
 

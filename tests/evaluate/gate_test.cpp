@@ -6,12 +6,14 @@
 #include <limits>
 
 #include "core/error.h"
+#include "evaluate/evaluation.h"
 
 namespace levin::evaluate {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 // The message of the Error that parsing `yaml` throws.
@@ -56,6 +58,10 @@ TEST(Gate, RefusesWithFileAndLine) {
   EXPECT_THAT(refusal("- a\n- b"), HasSubstr("not a map"));
   EXPECT_THAT(refusal("a: b: c"), HasSubstr("not valid YAML"));
   EXPECT_THAT(refusal("{[x]: 1}"), HasSubstr("key is not a word"));
+  EXPECT_THAT(refusal("confidence: 0.9\na: \xc3\x28"),
+              AllOf(HasSubstr("not UTF-8"), HasSubstr("gate.yaml:2")));
+  EXPECT_THAT(refusal(std::string(10000, '[')),
+              AllOf(HasSubstr("nested too deeply"), HasSubstr("gate.yaml:1")));
   EXPECT_THROW(load_gate("/nonexistent/gate.yaml"), Error);
 }
 
@@ -144,15 +150,48 @@ TEST(GateVerdict, OneWindowDecidesNothing) {
   one.texts = {text("prose", {1.0})};
   const GateResult result = judge({.perplexity_ratio_max = 1.03}, one);
   EXPECT_EQ(result.verdict, Verdict::kUndecided);
-  EXPECT_THAT(explain(result), HasSubstr("one window bounds nothing"));
+  EXPECT_THAT(explain(result), AllOf(HasSubstr("one window bounds nothing"), HasSubstr("unbounded"),
+                                     Not(HasSubstr("inf"))));
 }
 
 TEST(GateVerdict, PerplexityThatIsNoNumberFails) {
   Comparison broken;
   broken.texts = {text("prose", {1.0, std::numeric_limits<double>::quiet_NaN()})};
-  EXPECT_EQ(judge({.perplexity_ratio_max = 1.03}, broken).verdict, Verdict::kFail);
+  const Gate gate{.perplexity_ratio_max = 1.03};
+  EXPECT_EQ(judge(gate, broken).verdict, Verdict::kFail);
+  EXPECT_EQ(
+      explain(judge(gate, broken)),
+      "FAIL: perplexity_ratio_max: the model's perplexity is not a finite number (text prose)");
   broken.texts = {text("prose", {1.0, std::numeric_limits<double>::infinity()})};
-  EXPECT_EQ(judge({.perplexity_ratio_max = 1.03}, broken).verdict, Verdict::kFail);
+  EXPECT_EQ(judge(gate, broken).verdict, Verdict::kFail);
+  EXPECT_THAT(gate_table(judge(gate, broken)),
+              AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf")), HasSubstr("FAIL")));
+}
+
+TEST(GateVerdict, BaselineThatIsNoNumberFails) {
+  Comparison broken;
+  broken.texts = {text("prose", {1.0, 1.0})};
+  broken.texts[0].windows[0].baseline_nll = std::numeric_limits<double>::infinity();
+  const GateResult result = judge({.perplexity_ratio_max = 1.03}, broken);
+  EXPECT_EQ(result.verdict, Verdict::kFail);
+  EXPECT_THAT(explain(result), HasSubstr("the baseline's perplexity is not a finite number"));
+}
+
+TEST(GateVerdict, BaselineThatGetsNothingRightFails) {
+  Comparison none = comparison(20, 0);
+  for (TaskComparison& task : none.tasks) {
+    task.correct = {.both = 0, .lost = 0, .gained = 0, .neither = 20};
+  }
+  const GateResult result = judge({.median_recovery_min = 0.99}, none);
+  EXPECT_EQ(result.verdict, Verdict::kFail);
+  EXPECT_EQ(explain(result),
+            "FAIL: median_recovery_min: the baseline gets nothing right in any task (11 tasks)");
+  EXPECT_THAT(gate_table(result), AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+}
+
+TEST(GateVerdict, OneLineIsNamedWhenItHolds) {
+  EXPECT_THAT(explain(judge({.verbosity_increase_max = 0.05}, comparison(20, 0))),
+              StartsWith("pass: verbosity_increase_max: +0.00 %"));
 }
 
 TEST(GateVerdict, NamesTasksTheBaselineCannotDo) {
