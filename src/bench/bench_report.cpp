@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
+#include "core/plural.h"
 #include "evaluate/table.h"
 
 namespace levin::bench {
@@ -40,9 +41,9 @@ std::string workload_line(const BenchReport& report) {
     prompts +=
         fmt::format("{}{} {}", prompts.empty() ? "" : ", ", prompt.name, prompt.tokens.size());
   }
-  return fmt::format("{} tokens in, {} out; {} rounds after {} to warm up; hash {}", prompts,
-                     report.timing.output_tokens, report.timing.rounds, report.timing.warm_up,
-                     report.workload.hash);
+  return fmt::format("{} tokens in, {} out; {} after {} to warm up; hash {}", prompts,
+                     report.timing.output_tokens, counted(int64_t{report.timing.rounds}, "round"),
+                     report.timing.warm_up, report.workload.hash);
 }
 
 Json timing_json(const ContenderTiming& timing) {
@@ -60,10 +61,12 @@ std::string to_text(const Bandwidth& bandwidth) {
                        bandwidth.gb_per_s.median, bandwidth.gb_per_s.min, bandwidth.gb_per_s.max,
                        static_cast<double>(bandwidth.bytes) / (1 << 20));
   }
-  return fmt::format("{:.1f} GB/s [{:.1f} .. {:.1f}] over {:.1f} MiB, {} threads x {} streams{}",
+  return fmt::format("{:.1f} GB/s [{:.1f} .. {:.1f}] over {:.1f} MiB, {} x {}{}",
                      bandwidth.gb_per_s.median, bandwidth.gb_per_s.min, bandwidth.gb_per_s.max,
-                     static_cast<double>(bandwidth.bytes) / (1 << 20), bandwidth.threads,
-                     bandwidth.streams, bandwidth.huge_pages ? ", huge pages" : "");
+                     static_cast<double>(bandwidth.bytes) / (1 << 20),
+                     counted(int64_t{bandwidth.threads}, "thread"),
+                     counted(int64_t{bandwidth.streams}, "stream"),
+                     bandwidth.huge_pages ? ", huge pages" : "");
 }
 
 std::string to_text(const BenchReport& report) {
@@ -153,7 +156,7 @@ Json to_json(const BenchReport& report) {
     prompts.push_back({{"name", prompt.name}, {"tokens", prompt.tokens.size()}});
   }
   Json decode = timing_json(report.control);
-  decode["bytes_per_token"] = report.control_prediction.bytes_per_token;
+  decode["bytes_per_token"] = report.control_prediction.whole_bytes();
   decode["floor_tpot_ms"] =
       report.control_prediction.tpot_seconds(report.memory.gb_per_s.median) * 1e3;
   decode["share_of_read_bandwidth"] = report.share_of(report.memory);
@@ -184,7 +187,7 @@ Json to_json(const BenchReport& report) {
     speculation["num_accepted_tokens"] = stats.num_accepted_tokens;
     speculation["speedup_over_control"] = faster.median;
     speculation["speedup_over_control_spread"] = to_json(faster);
-    speculation["bytes_per_token"] = report.speculating_prediction->bytes_per_token;
+    speculation["bytes_per_token"] = report.speculating_prediction->whole_bytes();
     if (report.synthetic_rates.empty()) {
       speculation["same_tokens_as_control"] = report.lossless();
     } else {

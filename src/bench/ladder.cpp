@@ -15,6 +15,7 @@
 #include "core/files.h"
 #include "core/progress.h"
 #include "engine/self_test.h"
+#include "quantize/recipe.h"
 
 namespace levin::bench {
 namespace {
@@ -79,6 +80,10 @@ class Climber {
  private:
   static const LadderOptions& checked(const LadderOptions& options) {
     require_own_folder(options.out);
+    // Names and recipes, whatever this model and device can climb: before anything is loaded.
+    for (const Rung& rung : choose_rungs(all_rungs(true, true), options.rungs)) {
+      if (!rung.recipe.empty()) quantize::load_recipe(rung.recipe);
+    }
     return options;
   }
 
@@ -146,7 +151,7 @@ class Climber {
     const std::string key = Key().add(checkpoint_key).add(data_key_).hex();
     const std::string record = "evaluation-" + name;
     if (const auto stored = store_->find(record, key)) {
-      return evaluate::load_evaluation(*stored, record);
+      return evaluate::load_evaluation(*stored, store_->file_of(record).string());
     }
     const bool is_baseline = &engine == baseline_.get();
     evaluate::Evaluation evaluation = evaluate::evaluate(
@@ -170,7 +175,9 @@ class Climber {
                                 .add(int64_t{rung.device_rounds ? 1 : 0})
                                 .hex();
     const std::string record = "timing-" + rung.id;
-    if (const auto stored = store_->find(record, key)) return load_timing(*stored, record);
+    if (const auto stored = store_->find(record, key)) {
+      return load_timing(*stored, store_->file_of(record).string());
+    }
     RungTiming timing = time(engine, rung);
     store_->put(record, key, save(timing));
     return timing;

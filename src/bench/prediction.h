@@ -1,6 +1,7 @@
 // What the cost model says a decode step must read, and how long that takes at least.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "engine/engine.h"
@@ -9,6 +10,7 @@ namespace levin::bench {
 
 struct Prediction {
   double bytes_per_token = 0;  // weights, recurrent state and KV cache, per generated token
+  int64_t whole_bytes() const { return std::llround(bytes_per_token); }
   double tpot_seconds(double gb_per_s) const { return bytes_per_token / (gb_per_s * 1e9); }
 };
 

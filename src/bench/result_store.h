@@ -48,8 +48,9 @@ class ResultStore {
   // Replaces what was stored under `name`; a reader sees the old result or the new one.
   void put(const std::string& name, const std::string& key, const nlohmann::ordered_json& result);
 
- private:
   std::filesystem::path file_of(const std::string& name) const;
+
+ private:
   std::filesystem::path folder_;
 };
 

@@ -28,16 +28,18 @@ const Rung* find(const std::vector<Rung>& rungs, const std::string& id) {
 
 Rung rung_of(const std::vector<Rung>& all, const std::string& word) {
   if (const Rung* rung = find(all, word)) return *rung;
-  if (std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; })) {
-    std::string numbers;
-    for (const Rung& rung : all) {
-      if (rung.id.size() == 1) numbers += (numbers.empty() ? "" : ", ") + rung.id;
-    }
-    fail("no such rung", word, numbers);
-  }
-  const std::string title = std::filesystem::path(word).stem().string();
   const std::vector<std::string> shipped = quantize::shipped_recipes();
   const bool is_file = std::find(shipped.begin(), shipped.end(), word) == shipped.end();
+  if (is_file && word.find_first_of("./") == std::string::npos) {
+    std::vector<std::string> numbers;
+    for (const Rung& rung : all) {
+      if (rung.id.size() == 1) numbers.push_back(rung.id);
+    }
+    fail("no such rung", word,
+         fmt::format("{}; a recipe, of {} or a YAML file; or {}", fmt::join(numbers, ", "),
+                     fmt::join(shipped, ", "), kRecipes));
+  }
+  const std::string title = std::filesystem::path(word).stem().string();
   const bool taken = find(all, title) != nullptr || title == all.front().title ||
                      std::find(shipped.begin(), shipped.end(), title) != shipped.end();
   // Names of rungs name their checkpoints and results.

@@ -23,9 +23,10 @@ struct Rung {
 std::vector<Rung> all_rungs(bool has_mtp, bool device_rounds);
 
 // The rungs that a list like "0,2,fp8,my/recipe.yaml" names, in its order; empty: all. A word that
-// is no rung is a recipe to put beside the ladder; "recipes" stands for all shipped ones. Rung 0 is
-// always there and first, because every other is compared with it. Throws Error for a number that
-// is no rung, for repetitions, and for recipe files named as another rung.
+// is no rung is a recipe to put beside the ladder, a shipped one or a file (which has a dot or a
+// slash in its name); "recipes" stands for all shipped ones. Rung 0 is always there and first,
+// because every other is compared with it. Throws Error with all legal words for one that is none
+// of these, for repetitions, and for recipe files named as another rung.
 std::vector<Rung> choose_rungs(const std::vector<Rung>& all, const std::string& list);
 
 }  // namespace levin::bench

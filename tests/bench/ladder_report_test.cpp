@@ -133,6 +133,7 @@ TEST(LadderReport, JsonHoldsTheFigures) {
   EXPECT_NEAR(naive.at("tasks").at("median_recovery").get<double>(), 0.6, 1e-9);
   EXPECT_NEAR(naive.at("timing").at("speedup_over_rung_0").at("median").get<double>(), 2 / 0.9,
               1e-6);
+  EXPECT_TRUE(naive.at("bytes_per_token").is_number_integer());
   const auto& drafts = json.at("rungs").at(5);
   EXPECT_NEAR(drafts.at("speculation").at("acceptance_length").get<double>(), 3.2, 1e-9);
   EXPECT_EQ(drafts.at("speculation").at("accepted_per_position").size(), 3u);

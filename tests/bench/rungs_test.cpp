@@ -5,11 +5,14 @@
 
 #include "core/error.h"
 #include "quantize/recipe.h"
+#include "support/tiny_checkpoint.h"
 
 namespace levin::bench {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 std::vector<std::string> ids(const std::vector<Rung>& rungs) {
   std::vector<std::string> result;
@@ -71,6 +74,14 @@ TEST(Rungs, RefusesNonsense) {
   const auto all = all_rungs(true, false);
   for (const char* list : {"12", "1,,2", ",", "1,1", "0,0", "1,"}) {
     EXPECT_THROW(choose_rungs(all, list), Error) << list;
+  }
+}
+
+TEST(Rungs, UnknownOnesListTheLegalOnes) {
+  for (const char* word : {"99", "w4a5"}) {
+    const Error error = test::error_of([&] { choose_rungs(all_rungs(true, false), word); });
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(word), HasSubstr("0, 1, 2, 3, 4, 5, 6, 7"),
+                                    HasSubstr("w4a4-full"), HasSubstr("recipes")));
   }
 }
 

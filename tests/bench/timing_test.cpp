@@ -117,6 +117,7 @@ TEST_F(TimingTest, PredictionIsPlausible) {
   EXPECT_LT(drafting.bytes_per_token, alone.bytes_per_token * 1.5);
   EXPECT_GT(predict_decode(*engine->model, 100, 3, 1.0).bytes_per_token, alone.bytes_per_token);
   EXPECT_DOUBLE_EQ(alone.tpot_seconds(10), alone.bytes_per_token / 10e9);
+  EXPECT_EQ(Prediction{.bytes_per_token = 7.6}.whole_bytes(), 8);
 }
 
 }  // namespace
