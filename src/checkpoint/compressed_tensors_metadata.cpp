@@ -125,8 +125,8 @@ QuantSource parse_compressed_tensors(const json& quantization_config) {
     const std::string at = fmt::format("{}, config_groups, {}", where, printable(name));
     parse_targets(group, parse_group(group, format, at), at, source.told);
   }
-  const std::string version = get_string(quantization_config, "version", where);
-  source.told.producer = version.empty() ? "" : "compressed-tensors " + version;
+  source.told.format_version = get_string(quantization_config, "version", where);
+  source.told.producer = producer_of(quantization_config, where);
   return source;
 }
 

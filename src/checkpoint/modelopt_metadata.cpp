@@ -88,15 +88,6 @@ void parse_kv(const json& object, const char* key, QuantSource& source) {
   source.tells_kv_cache = true;
 }
 
-void parse_producer(const json& object, QuantSource& source) {
-  const json* producer = find(object, "producer");
-  if (producer == nullptr || !producer->is_object()) return;
-  const std::string where = source.place + ", producer";
-  source.told.producer = get_string(*producer, "name", where);
-  const std::string version = get_string(*producer, "version", where);
-  if (!version.empty()) source.told.producer += " " + version;
-}
-
 // The keys that both files have, under either of their names.
 QuantSource parse_body(const json& body, std::string place) {
   QuantSource source;
@@ -111,7 +102,7 @@ QuantSource parse_body(const json& body, std::string place) {
   parse_kv(body, "kv_cache_quant_algo", source);
   parse_ignore(body, "ignore", source);
   parse_ignore(body, "exclude_modules", source);
-  parse_producer(body, source);
+  source.told.producer = producer_of(body, source.place);
   if (const json* layers = find(body, "quantized_layers")) parse_quantized_layers(*layers, source);
   source.quant_algo = get_string(body, "quant_algo", source.place);
   if (source.quant_algo == "MIXED_PRECISION" || source.quant_algo.empty()) return source;
@@ -201,7 +192,7 @@ QuantSource parse_hf_quant_config(const json& json) {
   require_object(json, place);
   const auto* nested = find(json, "quantization");
   QuantSource source = parse_body(nested != nullptr ? *nested : json, place);
-  if (nested != nullptr) parse_producer(json, source);
+  if (find(json, "producer") != nullptr) source.told.producer = producer_of(json, source.place);
   if (source.quant_algo == "MIXED_PRECISION" && source.told.modules.empty()) {
     fail("MIXED_PRECISION without a list of layers", place, "quantized_layers", "nothing");
   }

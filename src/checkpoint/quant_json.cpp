@@ -65,6 +65,14 @@ std::vector<std::string> get_strings(const json& value, const std::string& where
   return strings;
 }
 
+std::string producer_of(const json& object, const std::string& where) {
+  const json* producer = find(object, "producer");
+  if (producer == nullptr || !producer->is_object()) return {};
+  const std::string name = get_string(*producer, "name", where + ", producer");
+  const std::string version = get_string(*producer, "version", where + ", producer");
+  return version.empty() ? name : name + " " + version;
+}
+
 KvCacheQuant parse_kv_cache(const json& value, const std::string& where) {
   if (value.is_null()) return KvCacheQuant::kNone;
   if (value == "FP8") return KvCacheQuant::kFp8;

@@ -9,6 +9,7 @@
 
 #include "checkpoint/names.h"
 #include "checkpoint/quant_source.h"
+#include "core/error.h"
 #include "core/files.h"
 
 namespace levin::checkpoint {
@@ -279,7 +280,13 @@ QuantMetadata read_quant_metadata(const std::filesystem::path& folder, const jso
     hf_quant_config = read_json(path, kMaxFileBytes);
     quant_json::require_object(hf_quant_config, path.string());
   }
-  return merge_quant_metadata(config, hf_quant_config, modules);
+  try {
+    return merge_quant_metadata(config, hf_quant_config, modules);
+  } catch (const Error& error) {
+    ErrorParts parts = error.parts();
+    parts.where = (folder / parts.where).string();  // which begins with the file's name
+    throw Error(parts);
+  }
 }
 
 }  // namespace levin::checkpoint

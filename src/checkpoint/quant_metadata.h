@@ -37,7 +37,8 @@ enum class KvCacheQuant { kNone, kFp8 };
 struct QuantMetadata {
   std::string method;  // "" (not quantized), "modelopt" or "compressed-tensors"
   KvCacheQuant kv_cache = KvCacheQuant::kNone;
-  std::string producer;  // "modelopt 0.44.0" or ""
+  std::string format_version;  // of compressed-tensors, "0.18.1"; or ""
+  std::string producer;        // who wrote it, "modelopt 0.44.0"; or ""
 
   // Explicit entries by canonical module name (MIXED_PRECISION's quantized_layers).
   std::map<std::string, ModuleQuant, std::less<>> modules;

@@ -47,6 +47,8 @@ std::string get_string(const nlohmann::json& object, const char* key, const std:
 int get_int(const nlohmann::json& object, const char* key, int otherwise, const std::string& where);
 std::vector<std::string> get_strings(const nlohmann::json& value, const std::string& where);
 std::string shown(const nlohmann::json& value);
+// "modelopt 0.44.0" out of {"producer": {"name", "version"}}; "" when there is none.
+std::string producer_of(const nlohmann::json& object, const std::string& where);
 // null, "FP8", or {"type": "float", "num_bits": 8, "dynamic": false}.
 KvCacheQuant parse_kv_cache(const nlohmann::json& value, const std::string& where);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/plural.h"
 #include "evaluate/table.h"
 #include "quantize/report.h"
 
@@ -59,6 +60,7 @@ std::string layer_counts(const std::vector<BlockKind>& layers) {
 std::string quantization_text(const checkpoint::QuantMetadata& metadata) {
   if (metadata.method.empty()) return "none";
   std::string text = metadata.method;
+  if (!metadata.format_version.empty()) text += " " + metadata.format_version;
   if (!metadata.producer.empty()) text += ", written by " + metadata.producer;
   if (metadata.kv_cache == KvCacheQuant::kFp8) text += ", FP8 KV cache";
   return text;
@@ -67,15 +69,15 @@ std::string quantization_text(const checkpoint::QuantMetadata& metadata) {
 std::string shape_text(const model::Config& c) {
   std::string text = fmt::format("hidden {}, vocabulary {}", c.hidden_size, c.vocab_size);
   if (c.mamba_num_heads > 0) {
-    text += fmt::format("; Mamba {} heads x {}, state {}, {} groups", c.mamba_num_heads,
-                        c.mamba_head_dim, c.ssm_state_size, c.n_groups);
+    text += fmt::format("; Mamba {} x {}, state {}, {}", counted(c.mamba_num_heads, "head"),
+                        c.mamba_head_dim, c.ssm_state_size, counted(c.n_groups, "group"));
   }
   if (c.num_attention_heads > 0) {
     text += fmt::format("; attention {}/{} heads x {}", c.num_attention_heads,
                         c.num_key_value_heads, c.head_dim);
   }
   if (c.n_routed_experts > 0) {
-    text += fmt::format("; {} experts of {}, {} active, shared {}", c.n_routed_experts,
+    text += fmt::format("; {} of {}, {} active, shared {}", counted(c.n_routed_experts, "expert"),
                         c.moe_intermediate_size, c.num_experts_per_tok, c.shared_intermediate());
     if (c.moe_latent_size > 0) text += fmt::format(", latent {}", c.moe_latent_size);
   }
@@ -119,8 +121,8 @@ std::string parts_text(const model::Summary& summary) {
 
 std::string step_text(const model::Summary& summary) {
   const int64_t sequences = summary.options.sequences;
-  Table table({fmt::format("one decode step, {} sequence{}", sequences, sequences == 1 ? "" : "s"),
-               "weights", "state", "KV cache", "bytes", "share", "MFLOP"});
+  Table table({"one decode step, " + counted(sequences, "sequence"), "weights", "state", "KV cache",
+               "bytes", "share", "MFLOP"});
   const double all = summary.step_total.memory_bytes();
   const auto add = [&](const std::string& name, const model::Operation& sum) {
     table.add_row({name, size_or_blank(sum.weight_bytes), size_or_blank(sum.state_bytes),
@@ -208,7 +210,8 @@ std::string verdict_text(const Inspection& in) {
   if (contradictions.empty()) {
     text += "metadata      every place agrees\n";
   } else {
-    text += fmt::format("metadata      CONTRADICTS ITSELF, {} findings\n", contradictions.size());
+    text += fmt::format("metadata      CONTRADICTS ITSELF, {}\n",
+                        counted(contradictions.size(), "finding"));
     for (const std::string& line : contradictions) text += fmt::format("  - {}\n", line);
   }
   if (in.problems.empty()) {
@@ -281,6 +284,7 @@ json to_json(const Inspection& in) {
   out["bytes"] = number(summary.total.bytes);
   out["quantization"] = {
       {"method", in.checkpoint->quantization().method},
+      {"format_version", in.checkpoint->quantization().format_version},
       {"producer", in.checkpoint->quantization().producer},
       {"kv_cache", in.checkpoint->quantization().kv_cache == KvCacheQuant::kFp8 ? "FP8" : ""}};
   for (const model::PartSummary& part : summary.parts) out["parts"].push_back(part_json(part));

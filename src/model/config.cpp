@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "model/config_fields.h"
 #include "model/schedule.h"
 
@@ -254,12 +255,15 @@ void parse_mlp(const Fields& fields, Config& config) {
   }
   if (sizes->size() != count) {
     fields.fail("intermediate_size does not match the '-' layers", "intermediate_size",
-                fmt::format("{} sizes", count), fmt::format("{} sizes", sizes->size()));
+                counted(count, "size"), counted(sizes->size(), "size"));
   }
-  for (const json& size : *sizes) {
-    const json element = {{"intermediate_size", size}};
-    config.intermediate_size.push_back(
-        Fields(element, "list").require_int({"intermediate_size"}, 1, kMaxWidth));
+  for (std::size_t i = 0; i < count; ++i) {
+    const json& size = (*sizes)[i];
+    if (!size.is_number_integer() || size < 1 || size > kMaxWidth) {
+      fields.fail("configuration value is out of range", fmt::format("intermediate_size[{}]", i),
+                  fmt::format("an integer from 1 to {}", kMaxWidth), shown(size));
+    }
+    config.intermediate_size.push_back(size.get<int64_t>());
   }
 }
 
@@ -284,11 +288,14 @@ void parse_eos(const Fields& fields, Config& config) {
   if (list.size() > 1024) {
     fields.fail("too many end tokens", "eos_token_id", "at most 1024", shown(list));
   }
-  for (const json& id : list) {
-    const json element = {{"eos_token_id", id}};
-    const int64_t value =
-        Fields(element, "list").require_int({"eos_token_id"}, 0, config.vocab_size - 1);
-    config.eos_token_ids.push_back(static_cast<int32_t>(value));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const json& id = list[i];
+    if (!id.is_number_integer() || id < 0 || id >= config.vocab_size) {
+      fields.fail("configuration value is out of range",
+                  eos->is_array() ? fmt::format("eos_token_id[{}]", i) : "eos_token_id",
+                  fmt::format("an integer from 0 to {}", config.vocab_size - 1), shown(id));
+    }
+    config.eos_token_ids.push_back(id.get<int32_t>());
   }
 }
 

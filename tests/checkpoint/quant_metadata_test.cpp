@@ -351,10 +351,17 @@ json& group_of(json& config) {
   return config["quantization_config"]["config_groups"]["config_group_0"];
 }
 
+TEST(CompressedTensors, ProducerIsWhoSaysSo) {
+  json config = int4_config();
+  config["quantization_config"]["producer"] = {{"name", "levin"}, {"version", "1.2"}};
+  EXPECT_EQ(merge_quant_metadata(config, nullptr).producer, "levin 1.2");
+}
+
 TEST(CompressedTensors, PackQuantizedInt4) {
   const auto metadata = merge_quant_metadata(int4_config(), nullptr);
   EXPECT_EQ(metadata.method, "compressed-tensors");
-  EXPECT_EQ(metadata.producer, "compressed-tensors 0.18.1");
+  EXPECT_EQ(metadata.format_version, "0.18.1");
+  EXPECT_EQ(metadata.producer, "");  // the format says nothing of who wrote it
   EXPECT_EQ(metadata.for_module(kInProj), (ModuleQuant{QuantAlgo::kInt4Packed, 64}));
   for (const char* ignored : {"lm_head", "backbone.layers.1.mixer.gate", "mtp.layers.0.eh_proj"}) {
     EXPECT_EQ(metadata.for_module(ignored).algo, QuantAlgo::kNone) << ignored;

@@ -341,6 +341,10 @@ TEST(Config, EndTokens) {
     EXPECT_THAT(refusal([&](json& c) { c["eos_token_id"] = bad; }), HasSubstr("eos_token_id"))
         << bad;
   }
+  EXPECT_THAT(refusal([](json& c) {
+                c["eos_token_id"] = json::array({2, -1});
+              }),
+              HasSubstr("config.json, eos_token_id[1]"));
 }
 
 TEST(Config, OptionalPieces) {
@@ -372,6 +376,10 @@ TEST(Config, IntermediateSizeMayBeAList) {
   EXPECT_THROW(sizes({96}), Error);
   EXPECT_THROW(sizes({96, 0}), Error);
   EXPECT_THROW(sizes({96, "x"}), Error);
+  EXPECT_THAT(test::error_of([&] {
+                sizes({96, "x"});
+              }).what(),
+              HasSubstr("config.json, intermediate_size[1]"));
 }
 
 TEST(Config, ValuesThatContradictEachOther) {

@@ -1,4 +1,4 @@
-// A model without bytes (cuda_runtime.h).
+// A model without bytes (make_shape_model in make_cuda_runtime.h).
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
