@@ -7,7 +7,7 @@ LEVIN := $(BUILD)/levin
 # Test programs of the rooms that run threads.
 THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate test_serve
 
-.PHONY: all setup build demo test test-asan test-tsan test-web fuzz soak bench format lint clean help
+.PHONY: all setup packages build demo test test-asan test-tsan test-web fuzz soak format lint clean help
 
 all: build
 
@@ -18,15 +18,19 @@ help:
 setup:
 	@tools/setup.sh
 
-$(BUILD)/build.ninja: CMakeLists.txt | setup
+# What building takes, without the packages for lint and fuzzing.
+packages:
+	@tools/setup.sh build
+
+$(BUILD)/build.ninja: CMakeLists.txt | packages
 	@cmake --preset release
 
 ## make build      build the levin program in build/release
-build: setup $(BUILD)/build.ninja
+build: packages $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j$(JOBS)
 
 ## make demo       climb the ladder on the bundled model; the report lands in out/demo
-demo: setup $(BUILD)/build.ninja
+demo: packages $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j$(JOBS) --target levin
 	@tools/demo.sh $(LEVIN) out/demo
 
@@ -35,11 +39,11 @@ test: build
 	@tools/run_tests.sh $(BUILD)
 
 ## make test-asan  every test under AddressSanitizer and UndefinedBehaviorSanitizer
-test-asan: setup
+test-asan: packages
 	@cmake --preset asan && cmake --build build/asan -j$(JOBS) && tools/run_tests.sh build/asan
 
 ## make test-tsan  the multi-threaded tests under ThreadSanitizer
-test-tsan: setup
+test-tsan: packages
 	@cmake --preset tsan && cmake --build build/tsan -j$(JOBS) --target $(THREADED) && \
 	  for test in $(THREADED); do TSAN_OPTIONS=halt_on_error=1 build/tsan/tests/$$test --gtest_brief=1 \
 	  || exit 1; done
@@ -60,8 +64,8 @@ soak: build
 	@tools/soak.py $(LEVIN)
 
 ## make format     clang-format every source file
-format:
-	@git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format -i
+format: setup
+	@git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format-14 -i
 
 ## make lint       clang-format and clang-tidy, errors only
 lint: setup $(BUILD)/build.ninja
