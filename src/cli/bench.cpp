@@ -9,6 +9,8 @@
 #include "cli/engine_flags.h"
 #include "cli/output.h"
 #include "cli/validators.h"
+#include "core/files.h"
+#include "text/utf8.h"
 
 namespace levin::cli {
 namespace {
@@ -62,6 +64,9 @@ ExitCode run_bench(const BenchFlags& flags) {
                  .expected = "a checkpoint folder, or --bandwidth",
                  .found = {},
                  .hint = {}});
+  }
+  if (!flags.prompt_file.empty()) {
+    text::require_utf8(read_text(flags.prompt_file), flags.prompt_file);
   }
   bench::BenchOptions options = flags.options;
   options.speculation = benchmark_speculative_config(flags.engine);

@@ -16,6 +16,7 @@
 #include "cli/generation.h"
 #include "cli/sampling_flags.h"
 #include "core/console.h"
+#include "text/utf8.h"
 
 namespace levin::cli {
 namespace {
@@ -137,7 +138,9 @@ class Conversation {
         sampling_(sampling_params(flags.sampling, engine.default_sampling, flags.engine.seed)),
         speculation_(speculation),
         thinking_(!flags.no_thinking) {
-    sampling_.skip_special_tokens = false;  // the end of the reasoning is one
+    if (const auto end = engine.tokenizer->find(kEndOfReasoning)) {
+      sampling_.shown_special_tokens = {*end};
+    }
     reset();
   }
 
@@ -220,10 +223,18 @@ class Conversation {
 };
 
 ExitCode run_chat(const ChatFlags& flags) {
-  sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
+  // What is wrong in itself shows before the model is looked for.
+  check_sampling_flags(flags.sampling);
+  text::require_utf8(flags.system, "--system");
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
+  options.before_runtime = [&](const engine::Engine& loading) {
+    require_chat_template(loading);
+    engine::require_known(flags.sampling.stop_token_ids, loading.model->config.vocab_size,
+                          "--stop-token-ids");
+    tell_sampling(flags.sampling, loading);
+  };
   const auto engine = load_generating_engine(flags.engine.model, options, speculation);
   Conversation conversation(*engine, flags, speculation);
   const InterruptGuard guard;

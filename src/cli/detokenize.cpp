@@ -8,6 +8,7 @@
 #include "cli/output.h"
 #include "cli/text_input.h"
 #include "core/files.h"
+#include "engine/generate.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -50,8 +51,9 @@ std::vector<int32_t> read_ids(const std::string& path) {
 }
 
 ExitCode run_detokenize(const DetokenizeFlags& flags) {
-  const text::Tokenizer tokenizer = text::Tokenizer::load(flags.model);
   const std::vector<int32_t> ids = flags.file.empty() ? flags.ids : read_ids(flags.file);
+  const text::Tokenizer tokenizer = text::Tokenizer::load(flags.model);
+  engine::require_known(ids, tokenizer.vocab_size(), flags.file.empty() ? "IDS" : flags.file);
   const std::string bytes = tokenizer.decode(ids, flags.skip_special);
   if (flags.json) {
     // JSON cannot hold half a character: it becomes U+FFFD.

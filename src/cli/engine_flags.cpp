@@ -10,6 +10,7 @@
 #include "cli/validators.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "core/thread_team.h"
 #ifdef LEVIN_CUDA
 #include "runtime/cuda/make_cuda_runtime.h"
@@ -23,22 +24,41 @@ constexpr int kMaxSpeculativeTokens = 7;
 #ifdef LEVIN_CUDA
 // Linears that are not computed as they are stored, one line for each reason.
 void log_deviations(const std::vector<runtime::PlanEntry>& plan) {
-  std::map<std::string, int> reasons;
+  std::map<std::string, int64_t> reasons;
   for (const runtime::PlanEntry& entry : plan) {
     if (!entry.why.empty()) ++reasons[entry.stored_as + ": " + entry.why];
   }
-  for (const auto& [reason, linears] : reasons) spdlog::warn("{} linears, {}", linears, reason);
+  for (const auto& [reason, linears] : reasons) {
+    spdlog::warn("{}, {}", counted(linears, "linear"), reason);
+  }
 }
 #endif
 
-[[noreturn]] void bad_device(const EngineFlags& flags, std::string what, ExitCode code) {
+[[noreturn]] void bad_device(const EngineFlags& flags, std::string what, ExitCode code,
+                             std::string hint = {}) {
   throw Error({.what = std::move(what),
                .where = "--device",
                .expected = "auto, cpu, cuda or cuda:N",
                .found = flags.device,
-               .hint = {},
+               .hint = std::move(hint),
                .exit_code = code});
 }
+
+#ifdef LEVIN_CUDA
+void require_device(const EngineFlags& flags, int device) {
+  const std::vector<std::string> devices = runtime::cuda_devices();
+  if (devices.empty()) {
+    bad_device(flags, "this machine has no CUDA device, or no driver for it", ExitCode::kMachine,
+               "nvidia-smi shows what the driver sees; --device cpu needs neither");
+  }
+  if (device < static_cast<int>(devices.size())) return;
+  std::string known;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    known += fmt::format("{}cuda:{} ({})", known.empty() ? "" : ", ", i, devices[i]);
+  }
+  bad_device(flags, "there is no such CUDA device", ExitCode::kMachine, "there is " + known);
+}
+#endif
 
 // N of cuda:N; nothing for the CPU. `auto` is the first CUDA device, if there is one, unless the
 // reference runtime is asked for.
@@ -68,6 +88,7 @@ void choose_device(const EngineFlags& flags, engine::LoadOptions& options) {
     bad_device(flags, "the reference runtime is for the CPU", ExitCode::kBadInput);
   }
 #ifdef LEVIN_CUDA
+  require_device(flags, *device);
   options.make_runtime = [device = *device](std::shared_ptr<const model::Model> model,
                                             const runtime::Options& runtime_options) {
     auto made = runtime::make_cuda_runtime(std::move(model), runtime_options, device);
@@ -79,7 +100,9 @@ void choose_device(const EngineFlags& flags, engine::LoadOptions& options) {
   };
 #else
   static_cast<void>(options);
-  bad_device(flags, "this build has no CUDA runtime", ExitCode::kMachine);
+  bad_device(flags, "this build has no CUDA runtime", ExitCode::kMachine,
+             "where nvcc of CUDA 12.4 or later is found, building again from an empty build folder "
+             "makes one; --device cpu needs none");
 #endif
 }
 
@@ -193,8 +216,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
 
 engine::LoadOptions load_options(const EngineFlags& flags) {
   if (flags.threads > available_cores()) {
-    spdlog::warn("{} threads on {} usable cores wait for each other: expect to be much slower",
-                 flags.threads, available_cores());
+    spdlog::warn("{} on {} wait for each other: expect to be much slower",
+                 counted(int64_t{flags.threads}, "thread"),
+                 counted(int64_t{available_cores()}, "usable core"));
   }
   engine::LoadOptions options;
   options.runtime_kind =

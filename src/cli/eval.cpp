@@ -7,6 +7,8 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/generation.h"
+#include "cli/interruption.h"
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
@@ -38,7 +40,21 @@ constexpr const char* kDescription =
     "the answers' length, and with a gate the verdict. Exit code 1 when the gate is not passed.\n\n"
     "Example:\n"
     "  levin eval out/checkpoints/w4a4 --baseline models/tiny --text evals/tiny/text/*.jsonl \\\n"
-    "      --tasks evals/tiny/tasks --gate recipes/gate.yaml";
+    "      --tasks evals/tiny/tasks --gate recipes/gate.yaml\n\n"
+    "A text file is one document, or *.jsonl with a document per line under \"text\".\n"
+    "A task file is JSONL, one item per line:\n"
+    "  id, task             strings; the id is unique over all files, results are per task\n"
+    "  messages             the turns, [{\"role\": \"user\", \"content\": \"...\"}, ...]\n"
+    "  tools                list for the chat template, or null (default)\n"
+    "  enable_thinking      true (default) or false\n"
+    "  expected_completion  the only right answer, whole: reasoning and end-of-turn token "
+    "included\n"
+    "answer, tool_calls, reasoning and prompt_tokens may describe the item; other keys are "
+    "refused.\n"
+    "  {\"id\": \"a-1\", \"task\": \"add\", \"enable_thinking\": false, \"messages\":\n"
+    "   [{\"role\": \"user\", \"content\": \"What is 2 + 3?\"}], "
+    "\"expected_completion\": \"5<|im_end|>\"}\n"
+    "  (on one line)";
 
 evaluate::Settings settings_of(const EvalFlags& flags) {
   evaluate::Settings settings;
@@ -87,12 +103,20 @@ void check(const EvalFlags& flags) {
 }
 
 std::unique_ptr<engine::Engine> load(const std::string& folder, const EngineFlags& flags,
-                                     const evaluate::Material& material) {
+                                     const evaluate::Material& material,
+                                     const evaluate::TextOptions& text) {
   engine::LoadOptions options = load_options(flags);
   if (options.runtime.max_model_len == 0) {
     options.runtime.max_model_len = evaluate::sequence_length(folder, material);
   }
   options.runtime.mtp = false;
+  options.before_runtime = [&](const engine::Engine& loading) {
+    const int64_t length = context_of(loading, options);
+    evaluate::require_fit(material.items, length);
+    for (const evaluate::TokenStream& stream : material.streams) {
+      evaluate::require_fit(stream, text, length);
+    }
+  };
   return engine::load_engine(folder, options);
 }
 
@@ -179,10 +203,10 @@ Outcome evaluate_all(const EvalFlags& flags) {
     require_same(evaluate::prepare(flags.baseline, settings), material);
     EngineFlags engine = flags.engine;
     if (!flags.baseline_runtime.empty()) engine.runtime = flags.baseline_runtime;
-    baseline = load(flags.baseline, engine, material);
+    baseline = load(flags.baseline, engine, material, settings.text);
     outcome.baseline_runtime = baseline->runtime->description();
   }
-  const auto candidate = load(model, flags.engine, material);
+  const auto candidate = load(model, flags.engine, material, settings.text);
   outcome.runtime = candidate->runtime->description();
   outcome.evaluation = evaluate::evaluate(*candidate, baseline.get(), material, settings);
   if (baseline && !material.items.empty()) {
@@ -201,6 +225,7 @@ Outcome evaluate_all(const EvalFlags& flags) {
 
 ExitCode run_eval(const EvalFlags& flags) {
   check(flags);
+  when_interrupted("nothing was kept: the same command begins anew");
   const Outcome outcome = evaluate_all(flags);
   if (flags.json) {
     print_json(outcome);
@@ -233,7 +258,7 @@ void add_eval(CLI::App& app, Action& action) {
       ->check(CLI::IsMember({"reference", "fast"}));
   command->add_option("--text", flags->text,
                       "Text files, plain or JSONL with \"text\"; a file is one kind of text");
-  command->add_option("--tasks", flags->tasks, "Task files (JSONL), or folders of them");
+  command->add_option("--tasks", flags->tasks, "Task files (JSONL, see above), or folders of them");
   CLI::Option* gate =
       command->add_option("--gate", flags->gate, "Bounds to keep to, see recipes/gate.yaml");
   command

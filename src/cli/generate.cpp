@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "text/conversation.h"
+#include "text/utf8.h"
 
 namespace levin::cli {
 namespace {
@@ -41,28 +42,39 @@ struct GenerateFlags {
   bool json = false;
 };
 
-std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine& engine) {
-  nlohmann::ordered_json variables;
+// What to answer, read and checked: the context of the chat template, or text to continue.
+struct Prompt {
+  nlohmann::ordered_json variables;  // null: there is only text
+  std::string text;
+};
+
+Prompt read_prompt(const GenerateFlags& flags) {
+  Prompt prompt;
   if (!flags.messages.empty()) {
-    variables =
+    prompt.variables =
         text::parse_conversation(read_text(flags.messages, kMaxPromptBytes), flags.messages);
   } else {
-    const std::string text =
-        flags.prompt_file.empty() ? flags.prompt : read_text(flags.prompt_file, kMaxPromptBytes);
-    if (!flags.chat) {
-      if (engine.chat_template) {
-        spdlog::info("continuing the text as it is; --chat makes it a user's turn");
-      }
-      return engine.tokenizer->encode(text);
-    }
-    variables["messages"] = {{{"role", "user"}, {"content", text}}};
+    const bool from_file = !flags.prompt_file.empty();
+    prompt.text = from_file ? read_text(flags.prompt_file, kMaxPromptBytes) : flags.prompt;
+    text::require_utf8(prompt.text, from_file ? flags.prompt_file : "--prompt");
+    if (!flags.chat) return prompt;
+    prompt.variables["messages"] = {{{"role", "user"}, {"content", prompt.text}}};
   }
-  if (flags.no_thinking) variables["enable_thinking"] = false;
-  return render_prompt(engine, std::move(variables));
+  if (flags.no_thinking) prompt.variables["enable_thinking"] = false;
+  return prompt;
+}
+
+std::vector<int32_t> prompt_ids(const Prompt& prompt, const engine::Engine& engine) {
+  if (!prompt.variables.is_null()) return render_prompt(engine, prompt.variables);
+  if (engine.chat_template) {
+    spdlog::info("continuing the text as it is; --chat makes it a user's turn");
+  }
+  return engine.tokenizer->encode(prompt.text);
 }
 
 ExitCode run_generate(const GenerateFlags& flags) {
-  sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
+  // What is wrong in itself shows before the model is looked for.
+  check_sampling_flags(flags.sampling);
   if (flags.no_thinking && !flags.chat && flags.messages.empty()) {
     throw Error({.what = "there is no reasoning to leave out",
                  .where = "--no-thinking",
@@ -70,13 +82,21 @@ ExitCode run_generate(const GenerateFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
+  const Prompt prompt = read_prompt(flags);
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
+  engine::Request request;
+  options.before_runtime = [&](const engine::Engine& loading) {
+    request.prompt = prompt_ids(prompt, loading);
+    engine::require_fit(static_cast<int64_t>(request.prompt.size()), context_of(loading, options),
+                        flags.messages + flags.prompt_file);
+    engine::require_known(flags.sampling.stop_token_ids, loading.model->config.vocab_size,
+                          "--stop-token-ids");
+    tell_sampling(flags.sampling, loading);
+  };
   const auto engine = load_generating_engine(flags.engine.model, options, speculation);
 
-  engine::Request request;
-  request.prompt = prompt_ids(flags, *engine);
   request.sampling = sampling_params(flags.sampling, engine->default_sampling, flags.engine.seed);
   request.sampling.skip_special_tokens = !flags.show_special_tokens;
   request.speculation = speculation;

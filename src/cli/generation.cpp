@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "engine/self_test.h"
 
 namespace levin::cli {
@@ -25,32 +26,47 @@ double tokens_per_second(const engine::Result& result) {
   return tpot > 0 ? 1 / tpot : 0;
 }
 
+void require_tokenizer(const engine::Engine& engine) {
+  if (engine.tokenizer) return;
+  throw Error({.what = "the model folder has no tokenizer",
+               .where = engine.folder.string(),
+               .expected = "tokenizer.json",
+               .found = "none",
+               .hint = "levin logits works with token ids alone"});
+}
+
 }  // namespace
 
 std::unique_ptr<engine::Engine> load_generating_engine(
     const std::string& folder, const engine::LoadOptions& options,
     const engine::SpeculativeConfig& speculation) {
-  auto engine = engine::load_engine(folder, options);
+  engine::LoadOptions checked = options;
+  checked.before_runtime = [&](const engine::Engine& loading) {
+    require_tokenizer(loading);
+    if (options.before_runtime) options.before_runtime(loading);
+  };
+  auto engine = engine::load_engine(folder, checked);
   spdlog::info("{}", engine->runtime->description());
-  if (!engine->tokenizer) {
-    throw Error({.what = "the model folder has no tokenizer",
-                 .where = folder,
-                 .expected = "tokenizer.json",
-                 .found = "none",
-                 .hint = "levin logits works with token ids alone"});
-  }
   if (speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   return engine;
 }
 
+void require_chat_template(const engine::Engine& engine) {
+  if (engine.chat_template) return;
+  throw Error({.what = "the model folder has no chat template",
+               .where = engine.folder.string(),
+               .expected = "chat_template.jinja, or chat_template in tokenizer_config.json",
+               .found = "none",
+               .hint = "levin generate -p TEXT completes plain text"});
+}
+
+int64_t context_of(const engine::Engine& engine, const engine::LoadOptions& options) {
+  const int64_t set = options.runtime.max_model_len;
+  return set > 0 ? set : engine.model->config.max_position_embeddings;
+}
+
 std::vector<int32_t> render_prompt(const engine::Engine& engine, nlohmann::ordered_json variables) {
-  if (!engine.chat_template) {
-    throw Error({.what = "the model folder has no chat template",
-                 .where = engine.folder.string(),
-                 .expected = "chat_template.jinja, or chat_template in tokenizer_config.json",
-                 .found = "none",
-                 .hint = "levin generate -p TEXT completes plain text"});
-  }
+  require_chat_template(engine);
   variables["add_generation_prompt"] = true;
   return engine.tokenizer->encode(engine.chat_template->render(variables));
 }
@@ -58,11 +74,11 @@ std::vector<int32_t> render_prompt(const engine::Engine& engine, nlohmann::order
 std::string summary(const engine::Result& result, std::size_t prompt_tokens) {
   const auto tokens = static_cast<int64_t>(result.tokens.size());
   std::string text = fmt::format(
-      "{} prompt tokens, {} output tokens, finish reason {}\n"
+      "{}, {}, finish reason {}\n"
       "TTFT {:.1f} ms, TPOT {:.2f} ms, {:.1f} tokens/s",
-      prompt_tokens, tokens, engine::name_of(result.finish_reason),
-      result.timings.ttft_seconds * 1e3, result.timings.tpot_seconds(tokens) * 1e3,
-      tokens_per_second(result));
+      counted(prompt_tokens, "prompt token"), counted(tokens, "output token"),
+      engine::name_of(result.finish_reason), result.timings.ttft_seconds * 1e3,
+      result.timings.tpot_seconds(tokens) * 1e3, tokens_per_second(result));
   if (result.speculation.num_drafts > 0) {
     text += fmt::format("\n{:.2f} tokens per round of speculation; accepted per position {:.2f}",
                         result.speculation.mean_acceptance_length(),

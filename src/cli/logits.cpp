@@ -9,8 +9,10 @@
 #include "checkpoint/writer.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/generation.h"
 #include "cli/output.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "core/progress.h"
 #include "engine/sampler.h"
 
@@ -42,12 +44,12 @@ struct LogitsFlags {
   bool json = false;
 };
 
-std::vector<int32_t> read_ids(const std::string& path, int64_t vocab_size) {
+std::vector<int32_t> read_ids(const std::string& path) {
   const nlohmann::json json = read_json(path);
   const auto fail = [&](std::string what, std::string found) {
     throw Error({.what = std::move(what),
                  .where = path,
-                 .expected = fmt::format("one array of token ids from 0 to {}", vocab_size - 1),
+                 .expected = "one array of token ids",
                  .found = found.substr(0, 200),
                  .hint = "for example [1, 2, 3]"});
   };
@@ -55,12 +57,33 @@ std::vector<int32_t> read_ids(const std::string& path, int64_t vocab_size) {
   if (json.empty()) fail("no token ids", "an empty array");
   std::vector<int32_t> ids;
   for (const auto& id : json) {
-    if (!id.is_number_integer() || id < 0 || id >= vocab_size) {
+    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
       fail(fmt::format("element {} is not a token id", ids.size()), id.dump());
     }
     ids.push_back(id.get<int32_t>());
   }
   return ids;
+}
+
+// Before the weights are loaded.
+void check_ids(std::span<const int32_t> ids, const std::string& path, const engine::Engine& engine,
+               const engine::LoadOptions& options) {
+  const int64_t vocab = engine.model->config.vocab_size;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < vocab) continue;
+    throw Error({.what = fmt::format("element {} is not a token id", i),
+                 .where = path,
+                 .expected = fmt::format("0 to {}", vocab - 1),
+                 .found = fmt::format("{}", ids[i]),
+                 .hint = {}});
+  }
+  const int64_t context = context_of(engine, options);
+  if (static_cast<int64_t>(ids.size()) <= context) return;
+  throw Error({.what = "more tokens than the context holds",
+               .where = path,
+               .expected = fmt::format("at most {}", context),
+               .found = fmt::format("{}", ids.size()),
+               .hint = "raise --max-model-len"});
 }
 
 Existing existing(const LogitsFlags& flags) {
@@ -143,7 +166,11 @@ ExitCode run_logits(const LogitsFlags& flags) {
   check_output_file(flags.output, existing(flags));
   check_not_an_input(flags.output,
                      std::vector<std::filesystem::path>{flags.tokens, flags.engine.model});
+  const std::vector<int32_t> ids = read_ids(flags.tokens);
   engine::LoadOptions options = load_options(flags.engine);
+  options.before_runtime = [&](const engine::Engine& loading) {
+    check_ids(ids, flags.tokens, loading, options);
+  };
   options.runtime.mtp = flags.draft > 0;
   options.runtime.max_num_seqs = 1;
   options.runtime.max_rewind = std::max(options.runtime.max_rewind, flags.draft);
@@ -152,14 +179,6 @@ ExitCode run_logits(const LogitsFlags& flags) {
   spdlog::info("{}", runtime.description());
 
   const model::Config& config = engine->model->config;
-  const std::vector<int32_t> ids = read_ids(flags.tokens, config.vocab_size);
-  if (static_cast<int64_t>(ids.size()) > runtime.options().max_model_len) {
-    throw Error({.what = "more tokens than the context holds",
-                 .where = flags.tokens,
-                 .expected = fmt::format("at most {}", runtime.options().max_model_len),
-                 .found = fmt::format("{}", ids.size()),
-                 .hint = "raise --max-model-len"});
-  }
   Output output(flags, config, static_cast<int64_t>(ids.size()));
   const int32_t next = run_tokens(runtime, flags, ids, output);
   std::vector<int32_t> drafts;
@@ -182,7 +201,8 @@ ExitCode run_logits(const LogitsFlags& flags) {
     if (flags.draft > 0) json["draft_tokens"] = drafts;
     print_json(json);
   } else {
-    fmt::print("{} tokens -> {}; most likely next token {}\n", ids.size(), flags.output, next);
+    fmt::print("{} -> {}; most likely next token {}\n", counted(ids.size(), "token"), flags.output,
+               next);
     if (flags.draft > 0) fmt::print("draft tokens {}\n", fmt::join(drafts, " "));
   }
   return ExitCode::kDone;

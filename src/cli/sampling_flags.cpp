@@ -1,6 +1,10 @@
 #include "cli/sampling_flags.h"
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
 #include "cli/validators.h"
+#include "text/utf8.h"
 
 namespace levin::cli {
 
@@ -46,6 +50,20 @@ engine::SamplingParams sampling_params(const SamplingFlags& flags, engine::Sampl
   params.seed = seed;
   engine::validate(params);
   return params;
+}
+
+void check_sampling_flags(const SamplingFlags& flags) {
+  sampling_params(flags, {}, {});
+  for (const std::string& stop : flags.stop) text::require_utf8(stop, "--stop");
+}
+
+void tell_sampling(const SamplingFlags& flags, const engine::Engine& engine) {
+  if (engine.undeclared_sampling.empty() || flags.temperature) return;
+  const engine::SamplingParams params = sampling_params(flags, engine.default_sampling, {});
+  if (params.greedy()) return;
+  spdlog::info("{}: tokens are drawn at temperature {}, top_p {}, {}; --temperature 0 is greedy",
+               engine.undeclared_sampling, params.temperature, params.top_p,
+               params.top_k > 0 ? fmt::format("top_k {}", params.top_k) : "no top_k");
 }
 
 }  // namespace levin::cli

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "engine/sampling.h"
 
 namespace levin::cli {
@@ -30,5 +31,12 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 // out of range.
 engine::SamplingParams sampling_params(const SamplingFlags& flags, engine::SamplingParams defaults,
                                        std::optional<uint64_t> seed);
+
+// Throws Error for what is wrong whatever the model: values out of range, and stop texts that are
+// not UTF-8.
+void check_sampling_flags(const SamplingFlags& flags);
+
+// Says once how tokens are chosen, when neither --temperature nor generation_config.json decides.
+void tell_sampling(const SamplingFlags& flags, const engine::Engine& engine);
 
 }  // namespace levin::cli

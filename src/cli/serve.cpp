@@ -8,8 +8,11 @@
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
+#include "cli/interruption.h"
+#include "cli/sampling_flags.h"
 #include "cli/validators.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "engine/admission.h"
 #include "engine/self_test.h"
 #include "serve/memory.h"
@@ -63,6 +66,11 @@ int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine
 }
 
 std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
+  std::optional<text::ChatTemplate> chat_template;
+  if (!flags.chat_template.empty()) {
+    chat_template = text::ChatTemplate::parse(read_text(flags.chat_template, kMaxTemplateBytes),
+                                              flags.chat_template, flags.engine.model);
+  }
   engine::LoadOptions options = load_options(flags.engine);
   options.runtime.max_extend_tokens = flags.max_batched_tokens;
   options.slot_memory_bytes = static_cast<int64_t>(flags.slot_memory);
@@ -73,20 +81,18 @@ std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
     options.runtime.mtp = speculative_config(flags.engine).num_speculative_tokens > 0;
   }
   auto engine = load_generating_engine(flags.engine.model, options, {});
-  if (!flags.chat_template.empty()) {
-    engine->chat_template = text::ChatTemplate::parse(
-        read_text(flags.chat_template, kMaxTemplateBytes), flags.chat_template, flags.engine.model);
-  }
+  if (chat_template) engine->chat_template = std::move(chat_template);
   return engine;
 }
 
 void log_plan(const engine::Engine& engine, const serve::EngineSettings& settings) {
   const runtime::Options& runtime = engine.runtime->options();
   const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  spdlog::info(
-      "memory: {:.1f} MiB taken by weights, {} slots and work space; slots of {} tokens, {}",
-      mebibytes(engine.runtime->memory_bytes()), runtime.max_num_seqs, runtime.max_model_len,
-      engine::slot_bytes(engine.model->config, runtime).message());
+  spdlog::info("memory: {:.1f} MiB taken by weights, {} and work space; slots of {}, {}",
+               mebibytes(engine.runtime->memory_bytes()),
+               counted(int64_t{runtime.max_num_seqs}, "slot"),
+               counted(runtime.max_model_len, "token"),
+               engine::slot_bytes(engine.model->config, runtime).message());
   spdlog::info(
       "prefix cache: {}",
       settings.scheduler.prefix_cache_bytes == 0
@@ -98,7 +104,7 @@ void log_plan(const engine::Engine& engine, const serve::EngineSettings& setting
       speculation.num_speculative_tokens == 0 ? std::string("off")
       : speculation.adaptive
           ? fmt::format("as many drafts as pay, up to {}", speculation.num_speculative_tokens)
-          : fmt::format("{} drafts", speculation.num_speculative_tokens));
+          : counted(int64_t{speculation.num_speculative_tokens}, "draft"));
 }
 
 ExitCode run_serve(ServeFlags& flags) {
@@ -123,7 +129,9 @@ ExitCode run_serve(ServeFlags& flags) {
   settings.scheduler.max_waiting = options.max_waiting;
   settings.scheduler.prefix_cache_bytes = prefix_cache_bytes(flags, *engine);
   log_plan(*engine, settings);
+  tell_sampling({}, *engine);
   server.handle_signals();
+  when_interrupted("requests that were running are lost; SIGTERM and Ctrl-C finish them first");
   server.run(*engine, settings);
   spdlog::info("all requests are finished");
   return ExitCode::kDone;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "text/utf8.h"
 
 namespace levin::cli {
 namespace {
@@ -48,8 +49,14 @@ void add_text_input(CLI::App& command, TextInput& input) {
 }
 
 std::string read_input(const TextInput& input) {
-  if (input.given->count() > 0) return input.text;
-  return input.file.empty() ? read_standard_input() : read_text(input.file, kMaxBytes);
+  if (input.given->count() > 0) {
+    text::require_utf8(input.text, "--prompt");
+    return input.text;
+  }
+  const bool from_file = !input.file.empty();
+  std::string text = from_file ? read_text(input.file, kMaxBytes) : read_standard_input();
+  text::require_utf8(text, from_file ? input.file : "standard input");
+  return text;
 }
 
 }  // namespace levin::cli

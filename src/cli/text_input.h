@@ -17,7 +17,8 @@ struct TextInput {
 // Declares -p and --file, of which at most one may be used; `input` must outlive the parse.
 void add_text_input(CLI::App& command, TextInput& input);
 
-// The text, byte for byte; standard input when neither flag was used.
+// The text, byte for byte; standard input when neither flag was used. Throws Error naming the flag
+// or the file when it is not UTF-8.
 std::string read_input(const TextInput& input);
 
 }  // namespace levin::cli

@@ -32,8 +32,9 @@ struct TokenizeFlags {
 };
 
 ExitCode run_tokenize(const TokenizeFlags& flags) {
+  const std::string text = read_input(flags.input);
   const text::Tokenizer tokenizer = text::Tokenizer::load(flags.model);
-  const std::vector<int32_t> ids = tokenizer.encode(read_input(flags.input), !flags.no_special);
+  const std::vector<int32_t> ids = tokenizer.encode(text, !flags.no_special);
   if (!flags.json) {
     fmt::print("{}\n", fmt::join(ids, " "));
     return ExitCode::kDone;

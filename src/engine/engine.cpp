@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/plural.h"
 #include "engine/admission.h"
 #include "model/audit.h"
 
@@ -24,9 +25,12 @@ class GenerationConfig {
  public:
   explicit GenerationConfig(const std::filesystem::path& folder)
       : path_(folder / "generation_config.json") {
-    if (file_exists(path_)) json_ = read_json(path_);
+    present_ = file_exists(path_);
+    if (present_) json_ = read_json(path_);
     if (!json_.is_object()) fail("not a JSON object", "", "an object", json_);
   }
+
+  bool present() const { return present_; }
 
   double number(const char* key, double fallback) const {
     const json* value = find(key);
@@ -87,6 +91,7 @@ class GenerationConfig {
   }
 
   std::filesystem::path path_;
+  bool present_ = false;
   json json_ = json::object();
 };
 
@@ -117,6 +122,11 @@ SamplingParams default_sampling(const GenerationConfig& config, const std::strin
     throw Error(parts);
   }
   return params;
+}
+
+std::string undeclared_sampling(const GenerationConfig& config, const std::string& where) {
+  if (!config.present()) return "no generation_config.json";
+  return config.flag("do_sample") ? "" : where + " says nothing on do_sample";
 }
 
 // The end token that tokenizer_config.json names, as a string or an object with its content.
@@ -203,11 +213,12 @@ runtime::SsmCacheDType ssm_cache_dtype(const model::Model& model, const LoadOpti
   const std::string& dtype = model.config.mamba_ssm_cache_dtype;
   if (dtype == "float32") return runtime::SsmCacheDType::kF32;
   if (dtype == "float16") return runtime::SsmCacheDType::kF16;
-  throw Error({.what = "SSM cache dtype is not supported",
-               .where = "config.json, mamba_ssm_cache_dtype",
-               .expected = "float32 or float16",
-               .found = dtype,
-               .hint = "choose one with --mamba-ssm-cache-dtype"});
+  throw Error(
+      {.what = "SSM cache dtype is not supported",
+       .where = (model.checkpoint->folder() / "config.json").string() + ", mamba_ssm_cache_dtype",
+       .expected = "float32 or float16",
+       .found = dtype,
+       .hint = "choose one with --mamba-ssm-cache-dtype"});
 }
 
 }  // namespace
@@ -233,11 +244,13 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
   engine->stop_token_ids = stop_ids(*engine, generation);
   engine->default_sampling =
       default_sampling(generation, (folder / "generation_config.json").string());
+  engine->undeclared_sampling =
+      undeclared_sampling(generation, (folder / "generation_config.json").string());
 
   const int64_t trained = engine->model->config.max_position_embeddings;
   if (options.runtime.max_model_len > trained) {
-    spdlog::warn("--max-model-len {} is beyond the {} tokens that the model was made for",
-                 options.runtime.max_model_len, trained);
+    spdlog::warn("--max-model-len {} is beyond what the model was made for: {}",
+                 options.runtime.max_model_len, counted(trained, "token"));
   }
   runtime::Options runtime_options = options.runtime;
   runtime_options.kv_cache_dtype = kv_cache_dtype(*engine->model, options);
@@ -251,6 +264,7 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
     runtime_options.max_num_seqs =
         fit_slots(engine->model->config, runtime_options, options.slot_memory_bytes);
   }
+  if (options.before_runtime) options.before_runtime(*engine);
   if (options.make_runtime) {
     engine->runtime = options.make_runtime(engine->model, runtime_options);
   } else if (options.runtime_kind == RuntimeKind::kReference) {

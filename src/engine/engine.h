@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/sampling.h"
@@ -15,6 +16,8 @@
 namespace levin::engine {
 
 enum class RuntimeKind { kFast, kReference };
+
+struct Engine;
 
 struct LoadOptions {
   RuntimeKind runtime_kind = RuntimeKind::kFast;
@@ -32,6 +35,9 @@ struct LoadOptions {
                                                   const runtime::Options&)>
       make_runtime;
   std::function<std::shared_ptr<const model::Model>(const std::filesystem::path&)> make_dummy_model;
+  // Called when all but the runtime is there, before it loads the weights: the time to refuse input
+  // that this model cannot take. What it throws ends the load.
+  std::function<void(const Engine&)> before_runtime;
 };
 
 struct Engine {
@@ -44,6 +50,9 @@ struct Engine {
   // <|im_end|>.
   std::vector<int32_t> stop_token_ids;
   SamplingParams default_sampling;  // from generation_config.json
+  // Why default_sampling samples although no file asks for it: generation_config.json is absent, or
+  // says nothing on do_sample. Empty when a file decides.
+  std::string undeclared_sampling;
 };
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,

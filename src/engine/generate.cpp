@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "core/error.h"
+#include "core/plural.h"
 #include "engine/scheduler.h"
 
 namespace levin::engine {
@@ -21,26 +22,21 @@ namespace {
                .hint = std::move(hint)});
 }
 
+// "request 3, stop_token_ids"
+std::string field(std::string_view request, std::string_view name) {
+  return request.empty() ? std::string(name) : fmt::format("{}, {}", request, name);
+}
+
 void check_prompt(const Engine& engine, const Request& request, std::string_view where) {
-  const int64_t context = engine.runtime->options().max_model_len;
-  const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length == 0) refuse(where, "prompt is empty", "at least one token", "none");
-  if (length >= context) {
-    refuse(where, "prompt is longer than the context",
-           fmt::format("at most {} tokens, so that one can follow", context - 1),
-           fmt::format("{} tokens", length), "raise --max-model-len or shorten the prompt");
-  }
+  require_fit(static_cast<int64_t>(request.prompt.size()), engine.runtime->options().max_model_len,
+              where);
   const int64_t vocab = engine.model->config.vocab_size;
-  const auto check = [&](int32_t token) {
-    if (token >= 0 && token < vocab) return;
-    refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab - 1),
-           fmt::format("{}", token));
-  };
-  for (const auto* tokens :
-       {&request.prompt, &request.given_drafts, &request.sampling.stop_token_ids}) {
-    for (const int32_t token : *tokens) check(token);
+  require_known(request.prompt, vocab, field(where, "prompt"));
+  require_known(request.given_drafts, vocab, field(where, "given drafts"));
+  require_known(request.sampling.stop_token_ids, vocab, field(where, "stop_token_ids"));
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    require_known({&token, 1}, vocab, field(where, "logit_bias"));
   }
-  for (const auto& [token, bias] : request.sampling.logit_bias) check(token);
 }
 
 void check_speculation(const Engine& engine, const Request& request, std::string_view where) {
@@ -101,6 +97,22 @@ double Timings::tpot_seconds(int64_t tokens) const {
   return tokens > 1 ? decode_seconds / static_cast<double>(tokens - 1) : 0;
 }
 
+void require_fit(int64_t length, int64_t context, std::string_view where) {
+  if (length == 0) refuse(where, "prompt is empty", "at least one token", "none");
+  if (length < context) return;
+  refuse(where, "prompt is longer than the context",
+         fmt::format("at most {}, so that one can follow", counted(context - 1, "token")),
+         counted(length, "token"), "raise --max-model-len or shorten the prompt");
+}
+
+void require_known(std::span<const int32_t> ids, int64_t vocab_size, std::string_view where) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab_size - 1),
+           fmt::format("{}", id));
+  }
+}
+
 void check_request(const Engine& engine, const Request& request, std::string_view where) {
   check_prompt(engine, request, where);
   validate(request.sampling);
@@ -112,7 +124,8 @@ void check_request(const Engine& engine, const Request& request, std::string_vie
 
 std::vector<Result> generate(Engine& engine, std::span<const Request> requests) {
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    check_request(engine, requests[i], fmt::format("request {}", i));
+    check_request(engine, requests[i],
+                  requests.size() == 1 ? std::string() : fmt::format("request {}", i));
   }
   std::vector<Result> results(requests.size());
   std::exception_ptr error;

@@ -85,10 +85,17 @@ struct Result {
   Timings timings;
 };
 
+// Throws Error when a prompt of `length` tokens is empty or leaves no room for an answer in
+// `context` tokens. `where` names it.
+void require_fit(int64_t length, int64_t context, std::string_view where);
+
+// Throws Error naming `where` for an id that is not in the vocabulary.
+void require_known(std::span<const int32_t> ids, int64_t vocab_size, std::string_view where);
+
 // Throws Error when a request cannot be run: empty prompt or one that leaves no room in the
 // context, token ids outside the vocabulary, sampling parameters out of range, stop strings without
 // a tokenizer, speculation without a draft head or with more drafts than can be rewound. `where`
-// names the request.
+// names the request; empty when there is only one.
 void check_request(const Engine& engine, const Request& request, std::string_view where);
 
 // Runs all requests, up to max_num_seqs at a time (a Scheduler of its own); results in the same

@@ -6,7 +6,9 @@ namespace levin::engine {
 
 OutputText::OutputText(const text::Tokenizer* tokenizer, const SamplingParams& params)
     : params_(params) {
-  if (tokenizer != nullptr) decoder_.emplace(*tokenizer, params.skip_special_tokens);
+  if (tokenizer != nullptr) {
+    decoder_.emplace(*tokenizer, params.skip_special_tokens, params.shown_special_tokens);
+  }
   if (params.include_stop_str_in_output) return;
   for (const std::string& stop : params.stop) held_back_ = std::max(held_back_, stop.size() - 1);
 }

@@ -26,7 +26,8 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids = {};  // besides the checkpoint's own
   std::vector<std::string> stop = {};
   bool include_stop_str_in_output = false;
-  bool skip_special_tokens = true;  // in the text; ids are always all there
+  bool skip_special_tokens = true;                 // in the text; ids are always all there
+  std::vector<int32_t> shown_special_tokens = {};  // which are not skipped all the same
   // Tokens and what is added to their logits, after a filter and before bans and penalties.
   std::vector<std::pair<int32_t, float>> logit_bias = {};
   // Report log probabilities, and those of this many likeliest tokens (logprobs.h). Unset: none.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/plural.h"
 
 namespace levin::evaluate {
 namespace {
@@ -58,17 +59,11 @@ Windows windows_of(int64_t tokens, const TextOptions& options) {
   return windows;
 }
 
-void check(const runtime::Runtime& runtime, const TokenStream& stream, const Windows& windows,
+void check(const runtime::Runtime& runtime, const TokenStream& stream, const TextOptions& options,
            const char* whose) {
   const int64_t set = runtime.options().max_model_len;
   const int64_t length = set > 0 ? set : runtime.model().config.max_position_embeddings;
-  if (windows.length > length) {
-    throw Error({.what = fmt::format("window is longer than the {}'s sequences", whose),
-                 .where = "text " + stream.kind,
-                 .expected = fmt::format("at most {} tokens", length),
-                 .found = fmt::format("{} tokens", windows.length),
-                 .hint = "choose a smaller --window or a larger --max-model-len"});
-  }
+  require_fit(stream, options, length);
   const int64_t vocabulary = runtime.model().config.vocab_size;
   for (const int32_t token : stream.tokens) {
     if (token >= 0 && token < vocabulary) continue;
@@ -167,9 +162,7 @@ double TextScore::top1_agreement() const {
   return static_cast<double>(sum.agreements) / static_cast<double>(sum.predictions);
 }
 
-TextScore score_text(runtime::Runtime& candidate, runtime::Runtime* baseline,
-                     const TokenStream& stream, const TextOptions& options,
-                     const std::function<void(int64_t)>& on_predictions) {
+void require_fit(const TokenStream& stream, const TextOptions& options, int64_t length) {
   const auto tokens = static_cast<int64_t>(stream.tokens.size());
   const Windows windows = windows_of(tokens, options);
   if (windows.count == 0) {
@@ -179,8 +172,21 @@ TextScore score_text(runtime::Runtime& candidate, runtime::Runtime* baseline,
                  .found = fmt::format("{}", tokens),
                  .hint = {}});
   }
-  check(candidate, stream, windows, "candidate");
-  if (baseline != nullptr) check(*baseline, stream, windows, "baseline");
+  if (windows.length <= length) return;
+  throw Error({.what = "window is longer than the model's sequences",
+               .where = "text " + stream.kind,
+               .expected = "at most " + counted(length, "token"),
+               .found = counted(windows.length, "token"),
+               .hint = "choose a smaller --window or a larger --max-model-len"});
+}
+
+TextScore score_text(runtime::Runtime& candidate, runtime::Runtime* baseline,
+                     const TokenStream& stream, const TextOptions& options,
+                     const std::function<void(int64_t)>& on_predictions) {
+  const auto tokens = static_cast<int64_t>(stream.tokens.size());
+  const Windows windows = windows_of(tokens, options);
+  check(candidate, stream, options, "candidate");
+  if (baseline != nullptr) check(*baseline, stream, options, "baseline");
   if (baseline != nullptr &&
       baseline->model().config.vocab_size != candidate.model().config.vocab_size) {
     throw Error({.what = "baseline and candidate have different vocabularies",

@@ -55,6 +55,9 @@ TextScore score_text(runtime::Runtime& candidate, runtime::Runtime* baseline,
                      const TokenStream& stream, const TextOptions& options,
                      const std::function<void(int64_t)>& on_predictions = {});
 
+// Throws Error when the stream has fewer than two tokens, or windows of more than `length`.
+void require_fit(const TokenStream& stream, const TextOptions& options, int64_t length);
+
 // Predictions that score_text will make.
 int64_t scored_predictions(int64_t tokens, const TextOptions& options);
 

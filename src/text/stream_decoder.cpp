@@ -1,4 +1,5 @@
 // StreamDecoder of tokenizer.h.
+#include <algorithm>
 #include <utility>
 
 #include "text/tokenizer.h"
@@ -6,11 +7,15 @@
 
 namespace levin::text {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special,
+                             std::vector<int32_t> shown)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), shown_(std::move(shown)) {}
 
 std::string StreamDecoder::push(int32_t id) {
-  if (skip_special_ && tokenizer_->is_special(id)) return {};
+  if (skip_special_ && tokenizer_->is_special(id) &&
+      std::find(shown_.begin(), shown_.end(), id) == shown_.end()) {
+    return {};
+  }
   pending_ += tokenizer_->bytes_of(id);
   // All but a character that the next id may complete is final. It is at most three bytes.
   std::size_t final_bytes = pending_.size();

@@ -51,7 +51,9 @@ class Tokenizer {
 // character are kept back until it is complete.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false);
+  // With `skip_special`, added tokens flagged special are left out, but for those in `shown`.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false,
+                         std::vector<int32_t> shown = {});
   // The text that this id completes, possibly empty.
   std::string push(int32_t id);
   // What is left at the end; incomplete bytes become U+FFFD.
@@ -60,6 +62,7 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> shown_;
   std::string pending_;
 };
 

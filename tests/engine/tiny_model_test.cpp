@@ -237,6 +237,36 @@ TEST_F(Folder, GenerationConfigSetsTheDefaults) {
   EXPECT_EQ(engine->stop_token_ids, (std::vector<int32_t>{2, 7, 11}));
 }
 
+TEST_F(Folder, SaysWhenNoFileDecidesHowToSample) {
+  EXPECT_EQ(load()->undeclared_sampling, "");  // do_sample is false
+  write("generation_config.json", R"({"do_sample": true})");
+  EXPECT_EQ(load()->undeclared_sampling, "");
+  write("generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_NE(load()->undeclared_sampling.find("says nothing on do_sample"), std::string::npos);
+  fs::remove(path_ / "generation_config.json");
+  EXPECT_EQ(load()->undeclared_sampling, "no generation_config.json");
+}
+
+TEST_F(Folder, InputCanBeRefusedBeforeTheRuntimeIsMade) {
+  LoadOptions options = reference_options();
+  options.load_format = model::LoadFormat::kDummy;
+  bool made = false;
+  options.make_runtime = [&](std::shared_ptr<const model::Model> model,
+                             const runtime::Options& runtime_options) {
+    made = true;
+    return runtime::make_reference_runtime(std::move(model), runtime_options);
+  };
+  options.before_runtime = [&](const Engine& engine) {
+    EXPECT_TRUE(engine.tokenizer);
+    EXPECT_TRUE(engine.chat_template);
+    EXPECT_EQ(engine.default_sampling.temperature, 0);
+    EXPECT_FALSE(made);
+    require_fit(5, 5, "prompt.txt");
+  };
+  EXPECT_THROW(load_engine(path_, options), Error);
+  EXPECT_FALSE(made);
+}
+
 TEST_F(Folder, EndTokenOfTheTokenizerStops) {
   const std::string name(load()->tokenizer->bytes_of(300));
   write("tokenizer_config.json", R"({"eos_token": {"content": ")" + name + R"("}})");

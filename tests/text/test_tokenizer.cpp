@@ -78,6 +78,15 @@ TEST(StreamDecoder, GivesTheSameTextAsDecode) {
     check_stream(tiny_tokenizer().encode(random_text(random, 12)), true);
 }
 
+TEST(StreamDecoder, ShowsTheSpecialTokensThatAreAskedFor) {
+  const Tokenizer& tokenizer = tiny_tokenizer();
+  const int32_t shown = tokenizer.find("</think>").value();
+  StreamDecoder decoder(tokenizer, true, {shown});
+  std::string text;
+  for (const int32_t id : tokenizer.encode("a<|im_end|></think>b")) text += decoder.push(id);
+  EXPECT_EQ(text + decoder.finish(), "a</think>b");
+}
+
 TEST(StreamDecoder, KeepsHalfACharacterBack) {
   const Ids ids = tiny_tokenizer().encode("😀");
   ASSERT_GT(ids.size(), 1U);
