@@ -54,7 +54,7 @@ constexpr const char* kDescription =
     "  {\"id\": \"a-1\", \"task\": \"add\", \"enable_thinking\": false, \"messages\":\n"
     "   [{\"role\": \"user\", \"content\": \"What is 2 + 3?\"}], "
     "\"expected_completion\": \"5<|im_end|>\"}\n"
-    "  (on one line)";
+    "  (on one line)\n";
 
 evaluate::Settings settings_of(const EvalFlags& flags) {
   evaluate::Settings settings;

@@ -61,9 +61,10 @@ void tell_sampling(const SamplingFlags& flags, const engine::Engine& engine) {
   if (engine.undeclared_sampling.empty() || flags.temperature) return;
   const engine::SamplingParams params = sampling_params(flags, engine.default_sampling, {});
   if (params.greedy()) return;
-  spdlog::info("{}: tokens are drawn at temperature {}, top_p {}, {}; --temperature 0 is greedy",
-               engine.undeclared_sampling, params.temperature, params.top_p,
-               params.top_k > 0 ? fmt::format("top_k {}", params.top_k) : "no top_k");
+  spdlog::info(
+      "{}: tokens are drawn at temperature {}, top_p {}, {}; temperature 0 would be greedy",
+      engine.undeclared_sampling, params.temperature, params.top_p,
+      params.top_k > 0 ? fmt::format("top_k {}", params.top_k) : "no top_k");
 }
 
 }  // namespace levin::cli

@@ -45,6 +45,7 @@ struct Case {
   std::vector<std::string> absent;
   int signal = 0;  // to send when `signal_at` stands in the errors; 0: none
   std::string signal_at;
+  std::string signal_when;  // or when this path exists
   int seconds = 120;
 };
 
@@ -66,7 +67,7 @@ Case read_case(const YAML::Node& node, const std::string& file) {
       "name",         "files",        "run",           "stdin",       "exit",
       "stdout",       "stderr",       "stdout_equals", "stdout_json", "absent",
       "seconds",      "kept",         "stdout_to",     "stderr_to",   "links",
-      "stdout_lacks", "stderr_lacks", "signal",        "signal_at"};
+      "stdout_lacks", "stderr_lacks", "signal",        "signal_at",   "signal_when"};
   for (const auto& entry : node) {
     const auto key = entry.first.as<std::string>();
     if (kKeys.count(key) == 0) throw YAML::Exception(entry.first.Mark(), "unknown key " + key);
@@ -97,6 +98,7 @@ Case read_case(const YAML::Node& node, const std::string& file) {
       {"", 0}, {"INT", SIGINT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}};
   one.signal = kSignals.at(node["signal"].as<std::string>(""));
   one.signal_at = node["signal_at"].as<std::string>("");
+  one.signal_when = node["signal_when"].as<std::string>("");
   one.seconds = node["seconds"].as<int>(120);
   return one;
 }
@@ -195,7 +197,10 @@ int run_levin(const Case& one, const std::vector<std::string>& arguments, const 
       ::waitpid(child, &status, 0);
       break;
     }
-    if (!signalled && content_of(errors).find(one.signal_at) != std::string::npos) {
+    const bool now = one.signal_at.empty()
+                         ? fs::exists(one.signal_when)
+                         : content_of(errors).find(one.signal_at) != std::string::npos;
+    if (!signalled && now) {
       ::kill(child, one.signal);
       signalled = true;
     }
@@ -221,9 +226,10 @@ void check_json(const std::string& output, const std::map<std::string, std::stri
 class Behaviour : public testing::TestWithParam<Case> {};
 
 TEST_P(Behaviour, Case) {
-  const Case& one = GetParam();
+  Case one = GetParam();
   ASSERT_EQ(one.broken, "");
   const Folder folder(one.name);
+  one.signal_when = filled_in(one.signal_when, folder.path());
   const Folder streams(one.name + "_streams");
   for (const auto& [name, content] : one.files) {
     fs::create_directories((folder.path() / name).parent_path());
