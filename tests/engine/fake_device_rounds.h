@@ -178,7 +178,7 @@ class DeviceFakeRuntime final : public FakeRuntime, public runtime::DeviceRounds
     }
     const int32_t last = s.last_token;
     const runtime::Block block = runtime::accept_block(s, drafted.data(), drafts, chosen.data());
-    on.tokens.push_back(last);
+    if (block.count > 0) on.tokens.push_back(last);
     for (int i = 0; i + 1 < block.count; ++i) on.tokens.push_back(block.tokens[i]);
     EXPECT_EQ(on.tokens.size(), static_cast<std::size_t>(s.length));
     return block;

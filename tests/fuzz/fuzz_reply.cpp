@@ -165,17 +165,27 @@ void check_message(const std::vector<Event>& events, const Json& whole) {
   std::map<std::string, std::string> sums;
   int blocks = 0;
   bool open = false;
+  std::string type;
+  std::string input;
   for (const Event& event : events) {
     require(event.data["type"] == event.name);
     if (!event.name.starts_with("content_block")) continue;
     require(open == (event.name != "content_block_start"));
     require(event.data["index"] == blocks);
-    if (event.name == "content_block_start") open = true;
+    if (event.name == "content_block_start") {
+      open = true;
+      type = event.data["content_block"]["type"];
+    }
     if (event.name == "content_block_stop") {
       open = false;
       ++blocks;
+      require(type != "tool_use" || Json::parse(input).is_object());
+      input.clear();
     }
     if (event.name != "content_block_delta") continue;
+    const std::string kind = event.data["delta"]["type"];
+    require(kind == (type == "tool_use" ? "input_json_delta" : type + "_delta"));
+    input += event.data["delta"].value("partial_json", "");
     sums["text"] += event.data["delta"].value("text", "");
     sums["thinking"] += event.data["delta"].value("thinking", "");
   }
@@ -192,15 +202,21 @@ void check_response(const std::vector<Event>& events, const Json& whole) {
   for (const Event& event : events) {
     require(event.data["type"] == event.name && event.data["sequence_number"] == sequence++);
     if (event.name == "response.output_text.delta") text += event.data["delta"];
+    if (event.name == "response.function_call_arguments.done") {
+      require(Json::parse(event.data["arguments"].get<std::string>()).is_object());
+    }
   }
-  const Json& output = events.back().data["response"]["output"];
-  require(output.size() == whole["output"].size());
-  std::string expected;
-  for (const Json& item : whole["output"]) {
-    if (item["type"] != "message") continue;
-    for (const Json& part : item["content"]) expected += part["text"];
-  }
-  require(text == expected);
+  // Items come as the model writes them; a whole answer has them by kind.
+  const auto text_of = [](const Json& output) {
+    std::string all;
+    for (const Json& item : output) {
+      if (item["type"] != "message") continue;
+      for (const Json& part : item["content"]) all += part["text"];
+    }
+    return all;
+  };
+  require(text == text_of(whole["output"]));
+  require(text == text_of(events.back().data["response"]["output"]));
 }
 
 }  // namespace
@@ -258,7 +274,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   }
   reply->end(choices, usage, out);
   for (const auto& choice : choices) choice->text_offset = 0;
-  const Json whole = Json::parse(dump(reply->whole(choices, usage)));
+  const Json whole = Json::parse(dump(reply_of(request)->whole(choices, usage)));
   const std::vector<Event> events = parse_events(out);
   switch (request.dialect) {
     case Dialect::kChat:
