@@ -96,9 +96,9 @@ struct DurationHistogram {
 
 // Counters since the start unless said otherwise.
 struct SchedulerMetrics {
-  int running = 0;       // now
-  int64_t waiting = 0;   // now; those that lost their slot included
-  int max_num_seqs = 0;  // after clamping
+  int running = 0;          // now
+  int64_t waiting = 0;      // now; those that lost their slot included
+  int max_num_seqs = 0;     // after clamping
   int64_t kv_tokens = 0;    // now; positions in use of the running requests' attention caches
   int64_t kv_capacity = 0;  // positions that all slots have
   int64_t submitted = 0;

@@ -239,6 +239,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const std::string text =
       levin::text::to_valid_utf8({reinterpret_cast<const char*>(data) + 4, size - 4});
   const std::vector<int32_t> ids = tokenizer().encode(text, false);
+  if (ids.empty()) return 0;  // an output has at least one token
 
   std::vector<std::unique_ptr<Choice>> choices;
   for (int i = 0; i < request.n; ++i) choices.push_back(std::make_unique<Choice>(i, format));
