@@ -85,6 +85,7 @@ TEST_F(Disconnect, AClientThatLeavesWhileItWaitsNeverGetsASlot) {
       std::this_thread::sleep_for(1ms);
     }
   }
+  wait_for_running(server_, kSlots);
   const double prompts = server_.metric("prompt_tokens_total");
   for (int i = kSlots; i < kSlots + 5; ++i) clients[static_cast<std::size_t>(i)]->close();
   while (server_.metric("num_requests_waiting") != 0) std::this_thread::sleep_for(1ms);
