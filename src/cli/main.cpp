@@ -49,16 +49,21 @@ class BriefFormatter : public CLI::Formatter {
   }
 };
 
-// No variable LEVIN_* means anything; one that is set was meant to, so it must not be ignored.
+// The one variable that means something: levin serve reads it.
+constexpr std::string_view kKnownVariable = "LEVIN_API_KEY=";
+
+// No other variable LEVIN_* means anything; one that is set was meant to, so it must not be
+// ignored.
 void refuse_unknown_environment() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    if (text.starts_with("LEVIN_")) {
+    if (text.starts_with("LEVIN_") && !text.starts_with(kKnownVariable)) {
       throw Error({.what = "unknown environment variable",
                    .where = std::string(text.substr(0, text.find('='))),
                    .expected = {},
                    .found = {},
-                   .hint = "levin is configured by flags only; unset it and see levin --help"});
+                   .hint = "levin is configured by flags, and the key of levin serve by "
+                           "LEVIN_API_KEY; unset it and see levin --help"});
     }
   }
 }

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -11,6 +14,7 @@
 #include "cli/interruption.h"
 #include "cli/sampling_flags.h"
 #include "cli/validators.h"
+#include "core/error.h"
 #include "core/files.h"
 #include "core/plural.h"
 #include "engine/admission.h"
@@ -46,7 +50,48 @@ struct ServeFlags {
   std::string chat_template;
   bool no_request_log = false;
   bool auto_tool_choice = false;
+  std::string allowed_origins;
+  double request_timeout = 0;
 };
+
+std::vector<std::string> parse_origins(const std::string& text) {
+  if (text.empty()) return {};
+  const auto refuse = [&](std::string found) {
+    throw Error({.what = "origins cannot be read",
+                 .where = "--allowed-origins",
+                 .expected = R"(a JSON array of origins, like ["https://chat.example"] or ["*"])",
+                 .found = std::move(found),
+                 .hint = "an origin is scheme://host:port, without a path"});
+  };
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_array()) refuse(text);
+  std::vector<std::string> origins;
+  for (const auto& each : json) {
+    const std::string origin = each.is_string() ? each.get<std::string>() : std::string();
+    const std::size_t host = origin.find("://");
+    const bool whole = host != origin.npos && host > 0 && host + 3 < origin.size() &&
+                       origin.find('/', host + 3) == origin.npos;
+    const bool plain = std::all_of(origin.begin(), origin.end(),
+                                   [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+    if (!plain || (origin != "*" && !whole)) refuse(each.dump());
+    origins.push_back(origin);
+  }
+  return origins;
+}
+
+// Flags go before the environment.
+void complete_api_keys(std::vector<std::string>& keys) {
+  const char* from_environment = std::getenv("LEVIN_API_KEY");
+  if (keys.empty() && from_environment != nullptr) keys.emplace_back(from_environment);
+  for (const std::string& key : keys) {
+    if (!key.empty()) continue;
+    throw Error({.what = "an API key is empty",
+                 .where = from_environment != nullptr ? "--api-key or LEVIN_API_KEY" : "--api-key",
+                 .expected = "a key that nobody guesses",
+                 .found = "nothing",
+                 .hint = "to let everybody in, leave the flag out and unset the variable"});
+  }
+}
 
 // What the user did not fix is chosen round by round, up to what the runtime can rewind.
 engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::Engine& engine) {
@@ -112,6 +157,10 @@ ExitCode run_serve(ServeFlags& flags) {
   options.version = LEVIN_VERSION;
   options.log_requests = !flags.no_request_log;
   options.reasoning = text::parse_reasoning_format(flags.reasoning_parser);
+  options.allowed_origins = parse_origins(flags.allowed_origins);
+  options.request_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(flags.request_timeout * 1000));
+  complete_api_keys(options.api_keys);
   options.tool_calls = text::parse_tool_call_format(flags.tool_call_parser);
   if (options.served_model_names.empty()) {
     const std::filesystem::path folder = std::filesystem::path(flags.engine.model) / "";
@@ -148,8 +197,16 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--host", options.host, "Address to listen on; 0.0.0.0 for all")
       ->capture_default_str();
   command->add_option("--port", options.port, "Port; 0 for any free one")->capture_default_str();
-  command->add_option("--api-key", options.api_keys, "Ask clients for this key; may be repeated")
+  command
+      ->add_option("--api-key", options.api_keys,
+                   "Ask clients for this key; may be repeated (default: the environment variable "
+                   "LEVIN_API_KEY, which other users of the machine cannot see)")
       ->allow_extra_args(false);
+  command
+      ->add_option("--allowed-origins", flags->allowed_origins,
+                   "Origins whose web pages may ask, as a JSON array of strings; [\"*\"] for any "
+                   "(default: none but the server's own page)")
+      ->type_name("JSON");
   command->add_option("--served-model-name", options.served_model_names,
                       "Names that clients may use (default: the folder's)");
   auto* cache = command->add_flag(
@@ -174,6 +231,12 @@ void add_serve(CLI::App& app, Action& action) {
       ->add_option("--max-waiting", options.max_waiting,
                    "Requests that may wait for a slot; more get 429")
       ->check(at_least(0))
+      ->capture_default_str();
+  command
+      ->add_option("--request-timeout", flags->request_timeout,
+                   "Seconds a request may take from its arrival, waiting included; then it gets "
+                   "504. 0: as long as it takes. Clients may ask for less with X-Request-Timeout")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--max-connections", options.limits.connections, "Open connections")
       ->check(CLI::Range(1, 1 << 20))

@@ -205,22 +205,23 @@ void PrefixCache::drop(Place node) {
 }
 
 std::vector<int64_t> snapshot_lengths(int64_t prompt_tokens, int64_t cached,
-                                      std::span<const int64_t> turn_ends, int64_t stride,
-                                      int64_t gap) {
-  const int64_t end = prompt_tokens - 1;
+                                      std::span<const int64_t> turn_ends,
+                                      const SnapshotSpacing& spacing) {
+  const auto [stride, gap, alignment] = spacing;
+  const int64_t end = (prompt_tokens - 1) / alignment * alignment;
   if (end <= cached) return {};
   std::vector<int64_t> wanted;
   for (const int64_t length : turn_ends) {
-    if (end - length >= gap / 4) wanted.push_back(length);
+    if (end - length >= gap / 4) wanted.push_back(length / alignment * alignment);
   }
   for (int64_t length = stride; stride > 0 && length <= end - gap; length += stride) {
-    wanted.push_back(length);
+    wanted.push_back(length / alignment * alignment);
   }
   std::sort(wanted.begin(), wanted.end());
   std::vector<int64_t> lengths;
   int64_t last = cached;
   for (const int64_t length : wanted) {
-    if (length - last < gap || length >= end) continue;
+    if (length - last < std::max<int64_t>(gap, 1) || length >= end) continue;
     lengths.push_back(length);
     last = length;
   }

@@ -84,13 +84,19 @@ class PrefixCache {
   PrefixCacheStats stats_;
 };
 
+struct SnapshotSpacing {
+  int64_t stride = 512;   // 0: none but at the ends of turns and of the prompt
+  int64_t gap = 32;       // least tokens between two
+  int64_t alignment = 1;  // all lengths are multiples of it (prompt_cuts.h)
+};
+
 // Lengths of a prompt at which to take snapshots, ascending: one token before its end, so that the
-// same prompt again costs one token, and before that the ends of turns and the multiples of
-// `stride` (0: none), at least `gap` tokens apart. Each is one more step until the first token, so
-// multiples of the stride keep that distance to the end too; the end of a turn, which other prompts
-// are likely to share, a quarter of it. None is at `cached` or below.
+// same prompt again costs one token, and before that the ends of turns and the multiples of the
+// stride, at least a gap apart; each rounded down to the alignment. Each is one more step until the
+// first token, so multiples of the stride keep the gap to the end too; the end of a turn, which
+// other prompts are likely to share, a quarter of it. None is at `cached` or below.
 std::vector<int64_t> snapshot_lengths(int64_t prompt_tokens, int64_t cached,
-                                      std::span<const int64_t> turn_ends, int64_t stride,
-                                      int64_t gap);
+                                      std::span<const int64_t> turn_ends,
+                                      const SnapshotSpacing& spacing);
 
 }  // namespace levin::engine

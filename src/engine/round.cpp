@@ -56,11 +56,18 @@ void Rounds::run_on_host(std::span<Sequence* const> sequences, const RoundLimits
   for (Sequence* sequence : sequences) {
     if (!sequence->finished() && sequence->prefilled()) add_block(*sequence);
   }
-  if (budget_ == 0) flush();  // so that some prompt always advances
   int64_t prompt_budget = limits.prompt_tokens;
+  bool some_advance = false;
   for (Sequence* sequence : sequences) {
     if (sequence->finished() || sequence->prefilled()) continue;
-    prompt_budget -= add_prompt_chunk(*sequence, std::min(budget_, prompt_budget));
+    int64_t size = add_prompt_chunk(*sequence, std::min(budget_, prompt_budget));
+    if (size == 0 && !some_advance) {  // so that some prompt always does
+      flush();
+      size = add_prompt_chunk(*sequence, std::min(budget_, prompt_budget));
+      if (size == 0) size = add_prompt_chunk(*sequence, budget_);
+    }
+    some_advance = true;
+    prompt_budget -= size;
   }
   flush();
   report_.draft_seconds = std::chrono::duration<double>(drafted - start).count();
@@ -134,9 +141,9 @@ void Rounds::add_block(Sequence& sequence) {
 }
 
 int64_t Rounds::add_prompt_chunk(Sequence& sequence, int64_t most) {
-  if (most <= 0) return 0;  // its turn comes in a later round
+  const std::span<const int32_t> chunk = sequence.prefill_chunk(std::max<int64_t>(most, 0));
+  if (chunk.empty()) return 0;  // its turn comes in a later round
   sequence.started(Sequence::Clock::now());
-  const std::span<const int32_t> chunk = sequence.prefill_chunk(most);
   const auto size = static_cast<int64_t>(chunk.size());
   budget_ -= size;
   report_.prompt_rows += size;
@@ -159,7 +166,13 @@ void Rounds::flush() {
                                                         : 0});
   }
   runtime_.extend(batch_);
-  for (std::size_t i = 0; i < feed_count_; ++i) accept(feeds_[i], static_cast<int>(i));
+  for (std::size_t i = 0; i < feed_count_; ++i) {
+    try {
+      accept(feeds_[i], static_cast<int>(i));
+    } catch (...) {
+      feeds_[i].sequence->fail(std::current_exception());
+    }
+  }
   feed_count_ = 0;
   budget_ = runtime_.options().max_extend_tokens;
 }

@@ -48,6 +48,9 @@ class Rounds {
  public:
   explicit Rounds(runtime::Runtime& runtime);
 
+  // What concerns one sequence only and goes wrong (its filter, its logits, its text) fails that
+  // sequence (Sequence::fail()); what a step throws concerns all.
+  //
   // Advances every sequence that is not finished: those behind their prompt by 1 to 1 + k tokens,
   // prompts by a chunk, first come first served, as far as max_extend_tokens and the limits allow.
   // Allocates nothing. When it returns, a device may be working on the next round already: settle()

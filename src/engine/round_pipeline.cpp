@@ -85,10 +85,11 @@ void RoundPipeline::drop(const Sequence& sequence) {
   for (std::size_t i = 0; i < in_flight_; ++i) {
     Group& group = launches_[(oldest_ + i) % kMost].group;
     for (Sequence*& one : group.sequences) {
-      if (one == &sequence) one = nullptr;
+      if (one != &sequence) continue;
+      one = nullptr;
+      --rounds_of_[slot_of(sequence)];
     }
   }
-  rounds_of_[slot_of(sequence)] = 0;
 }
 
 int RoundPipeline::launch_round(std::span<Sequence* const> sequences, int adaptive_drafts,
@@ -148,7 +149,12 @@ void RoundPipeline::apply_oldest(RoundReport& report) {
     Sequence* sequence = launch.group.sequences[i];
     if (sequence == nullptr) continue;
     --rounds_of_[slot_of(*sequence)];
-    if (!sequence->finished()) apply(*sequence, outcome.results[i].block, report);
+    if (sequence->finished()) continue;
+    try {
+      apply(*sequence, outcome.results[i].block, report);
+    } catch (...) {
+      sequence->fail(std::current_exception());
+    }
   }
 }
 

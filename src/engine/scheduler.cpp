@@ -42,6 +42,16 @@ std::optional<PrefixCache> make_cache(runtime::Runtime& runtime, int64_t bytes) 
   return std::optional<PrefixCache>(std::in_place, runtime, bytes);
 }
 
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "something that is no exception";
+  }
+}
+
 void check_turn_ends(const Submission& submission) {
   const auto length = static_cast<int64_t>(submission.request.prompt.size());
   for (const int64_t end : submission.turn_ends) {
@@ -89,13 +99,16 @@ struct Scheduler::Job {
 Scheduler::Scheduler(Engine& engine, const SchedulerConfig& config)
     : engine_(engine),
       config_(config),
+      cuts_(usable_cuts(*engine.runtime)),
       rounds_(std::in_place, *engine.runtime),
       policy_({.most_drafts = engine.runtime->options().max_rewind - 1,
+               .fewest_prompt_tokens = cuts_.alignment,
                .most_prompt_tokens = engine.runtime->options().max_extend_tokens,
                .decode_slowdown = config.decode_slowdown}),
       cache_(make_cache(*engine.runtime, config.prefix_cache_bytes)) {
   metrics_.max_num_seqs = clamp_sequences(*engine.runtime, config.max_num_seqs);
   for (int slot = metrics_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  metrics_.kv_capacity = metrics_.max_num_seqs * engine.runtime->options().max_model_len;
   published_ = metrics_;
 }
 
@@ -269,9 +282,7 @@ bool Scheduler::make_way_for(const Job& job) {
 
 void Scheduler::preempt(Job& job) {
   const int slot = job.sequence->slot();
-  if (cache_ && job.submission.use_prefix_cache && job.sequence->consumed() > 0) {
-    cache_->save(slot, job.consumed());
-  }
+  if (cache_ && job.submission.use_prefix_cache && may_save(job)) save(job);
   free_slots_.push_back(slot);
   ++job.preemptions;
   ++metrics_.preemptions;
@@ -279,8 +290,15 @@ void Scheduler::preempt(Job& job) {
 
 void Scheduler::start(std::unique_ptr<Job> job) {
   const int slot = free_slots_.back();
+  try {
+    fill_slot(*job, slot);
+  } catch (...) {
+    job->error = std::current_exception();
+    spdlog::error("request {} did not get into a slot: {}", job->id, message_of(job->error));
+    abort(*job, "error");
+    return finish(std::move(job));
+  }
   free_slots_.pop_back();
-  fill_slot(*job, slot);
   running_.push_back(std::move(job));
 }
 
@@ -290,7 +308,7 @@ void Scheduler::fill_slot(Job& job, int slot) {
   const Request& request = job.submission.request;
   const Clock::time_point now = Clock::now();
   if (!again) {
-    job.sequence = std::make_unique<Sequence>(engine_, request, slot, job.seed);
+    job.sequence = std::make_unique<Sequence>(engine_, request, slot, job.seed, cuts_);
     job.queue_seconds = std::chrono::duration<double>(now - job.submitted).count();
     metrics_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   }
@@ -308,9 +326,9 @@ void Scheduler::fill_slot(Job& job, int slot) {
     job.cached_tokens = restored;
     metrics_.cached_tokens += restored;
   }
-  job.snapshots =
-      snapshot_lengths(static_cast<int64_t>(request.prompt.size()), restored,
-                       job.submission.turn_ends, config_.snapshot_stride, config_.snapshot_gap);
+  job.snapshots = snapshot_lengths(
+      static_cast<int64_t>(request.prompt.size()), restored, job.submission.turn_ends,
+      {config_.snapshot_stride, config_.snapshot_gap, cuts_.alignment});
   std::reverse(job.snapshots.begin(), job.snapshots.end());
   job.pause_at_next_snapshot();
 }
@@ -339,6 +357,7 @@ bool Scheduler::round() {
     return true;
   }
   const RoundReport& report = rounds_->report();
+  metrics_.failed_steps_in_a_row = 0;
   policy_.observe(report);
   metrics_.speculation.add(report.speculation);
   metrics_.adaptive_drafts = limits.adaptive_drafts;
@@ -352,8 +371,12 @@ bool Scheduler::round() {
 // In a catch block. The runtime may be in the middle of anything; slots are reset when they are
 // given out again.
 void Scheduler::give_up_step() {
-  spdlog::error("a step failed; given up: {}", counted(running_.size(), "running request"));
-  abort_all("error", std::current_exception());
+  const std::exception_ptr error = std::current_exception();
+  spdlog::error("a step failed; given up: {}: {}", counted(running_.size(), "running request"),
+                message_of(error));
+  ++metrics_.failed_steps;
+  ++metrics_.failed_steps_in_a_row;
+  abort_all("error", error);
   rounds_.emplace(*engine_.runtime);
 }
 
@@ -372,12 +395,28 @@ void Scheduler::save_snapshots() {
   for (const auto& job : running_) {
     if (!job->submission.use_prefix_cache) continue;
     const Sequence& sequence = *job->sequence;
-    const bool output_ends = config_.snapshot_outputs && sequence.finished();
+    if (sequence.error()) continue;  // nobody knows what is in its slot
+    const bool output_ends = config_.snapshot_outputs && sequence.finished() && may_save(*job);
     const bool due = !job->snapshots.empty() && job->snapshots.back() == sequence.consumed();
-    if (due || output_ends) cache_->save(sequence.slot(), job->consumed());
+    if (due || output_ends) save(*job);
     if (!due) continue;
     job->snapshots.pop_back();
     job->pause_at_next_snapshot();
+  }
+}
+
+bool Scheduler::may_save(const Job& job) const {
+  const int64_t length = job.sequence->consumed();
+  const auto prompt = static_cast<int64_t>(job.submission.request.prompt.size());
+  return length > 0 && shareable(cuts_, length, prompt);
+}
+
+// Without a snapshot everything goes on, only slower.
+void Scheduler::save(const Job& job) {
+  try {
+    cache_->save(job.sequence->slot(), job.consumed());
+  } catch (const std::exception& error) {
+    spdlog::warn("request {}: no snapshot of it: {}", job.id, error.what());
   }
 }
 
@@ -397,6 +436,7 @@ void Scheduler::report() {
       if (!go_on) abort(*job, "callback");
     } catch (...) {
       job->error = std::current_exception();
+      spdlog::error("request {}: nobody took its output: {}", job->id, message_of(job->error));
       abort(*job, "error");
     }
   }
@@ -428,6 +468,11 @@ void Scheduler::finish(std::unique_ptr<Job> job) {
   Completion completion;
   completion.id = job->id;
   completion.error = job->error;
+  if (!completion.error && job->sequence && job->sequence->error()) {
+    completion.error = job->sequence->error();
+    spdlog::error("request {} failed: {}", job->id, message_of(completion.error));
+  }
+  const bool failed = completion.error != nullptr;
   Result& result = completion.result;
   if (job->sequence) {
     result = job->sequence->result();
@@ -442,7 +487,7 @@ void Scheduler::finish(std::unique_ptr<Job> job) {
   metrics_.finished_stop += result.finish_reason == FinishReason::kStop ? 1 : 0;
   metrics_.finished_length += result.finish_reason == FinishReason::kLength ? 1 : 0;
   metrics_.finished_abort += result.finish_reason == FinishReason::kAbort ? 1 : 0;
-  metrics_.failed += job->error ? 1 : 0;
+  metrics_.failed += failed ? 1 : 0;
   with_deadline_ -= job->submission.deadline ? 1 : 0;
   {
     const std::lock_guard lock(mutex_);
@@ -451,13 +496,15 @@ void Scheduler::finish(std::unique_ptr<Job> job) {
   if (!job->submission.on_finish) return;
   try {
     job->submission.on_finish(std::move(completion));
-  } catch (const std::exception& error) {
-    spdlog::error("a completion was not taken: {}", error.what());
+  } catch (...) {
+    spdlog::error("a completion was not taken: {}", message_of(std::current_exception()));
   }
 }
 
 void Scheduler::publish() {
   metrics_.running = static_cast<int>(running_.size());
+  metrics_.kv_tokens = 0;
+  for (const auto& job : running_) metrics_.kv_tokens += job->sequence->consumed();
   if (cache_) metrics_.prefix_cache = cache_->stats();
   const std::lock_guard lock(mutex_);
   metrics_.waiting = static_cast<int64_t>(waiting_.size() + arrivals_.size());

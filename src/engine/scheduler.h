@@ -36,6 +36,7 @@
 
 #include "engine/generate.h"
 #include "engine/prefix_cache.h"
+#include "engine/prompt_cuts.h"
 #include "engine/round.h"
 #include "engine/sequence.h"
 #include "engine/step_policy.h"
@@ -61,7 +62,7 @@ struct Completion {
   // kAbort has a stop_reason: "cancelled", "deadline", "stopped", "callback" (it returned false)
   // or "error".
   Result result;
-  std::exception_ptr error;  // what went wrong in the step or in a callback
+  std::exception_ptr error;  // what went wrong: with it, in the step, or in a callback
 };
 
 struct Submission {
@@ -95,16 +96,20 @@ struct DurationHistogram {
 
 // Counters since the start unless said otherwise.
 struct SchedulerMetrics {
-  int running = 0;       // now
-  int64_t waiting = 0;   // now; those that lost their slot included
-  int max_num_seqs = 0;  // after clamping
+  int running = 0;          // now
+  int64_t waiting = 0;      // now; those that lost their slot included
+  int max_num_seqs = 0;     // after clamping
+  int64_t kv_tokens = 0;    // now; positions in use of the running requests' attention caches
+  int64_t kv_capacity = 0;  // positions that all slots have
   int64_t submitted = 0;
   int64_t refused_queue_full = 0;
   int64_t refused_draining = 0;
   int64_t finished_stop = 0;
   int64_t finished_length = 0;
   int64_t finished_abort = 0;
-  int64_t failed = 0;  // of the aborted ones: by an error
+  int64_t failed = 0;             // of the aborted ones: by an error
+  int64_t failed_steps = 0;       // that took all running requests with them
+  int failed_steps_in_a_row = 0;  // now
   int64_t preemptions = 0;
   int64_t steps = 0;
   int64_t prompt_tokens = 0;     // of requests that got a slot
@@ -158,6 +163,8 @@ class Scheduler {
   void preempt(Job& job);
   void start(std::unique_ptr<Job> job);
   void fill_slot(Job& job, int slot);
+  bool may_save(const Job& job) const;
+  void save(const Job& job);
   bool round();
   void save_snapshots();
   void report();
@@ -182,6 +189,7 @@ class Scheduler {
   SchedulerMetrics published_;
 
   // Of the engine thread.
+  runtime::ExtendCuts cuts_;
   std::optional<Rounds> rounds_;
   StepPolicy policy_;
   std::optional<PrefixCache> cache_;

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/random.h"
 
 namespace levin::engine {
 
-Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed)
+Sequence::Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed,
+                   const runtime::ExtendCuts& cuts)
     : engine_(engine),
       request_(request),
+      cuts_(cuts),
       slot_(slot),
       seed_(seed),
       tokens_(request.prompt),
@@ -53,14 +56,19 @@ int64_t Sequence::remaining() const {
 
 std::span<const int32_t> Sequence::prefill_chunk(int64_t most) const {
   const std::size_t end = pause_ > consumed_ ? std::min(pause_, prefill_length_) : prefill_length_;
-  const std::size_t size = std::min(end - consumed_, static_cast<std::size_t>(most));
-  return std::span(tokens_).subspan(consumed_, size);
+  const int64_t size = next_extend(cuts_,
+                                   {.consumed = consumed(),
+                                    .prompt = static_cast<int64_t>(prompt_length_),
+                                    .end = static_cast<int64_t>(end)},
+                                   most);
+  return std::span(tokens_).subspan(consumed_, static_cast<std::size_t>(size));
 }
 
 void Sequence::resume(int slot, int64_t consumed) {
   slot_ = slot;
   consumed_ = static_cast<std::size_t>(consumed);
-  prefill_length_ = tokens_.size() - 1;
+  // Where the cuts matter, a prompt that has just begun is read to its end in any case.
+  prefill_length_ = cuts_.alignment > 1 && output().empty() ? prompt_length_ : tokens_.size() - 1;
   pause_ = 0;
 }
 
@@ -177,6 +185,12 @@ void Sequence::finish(FinishReason reason, std::string stop_reason) {
 
 void Sequence::abort(std::string reason) {
   if (!finished()) finish(FinishReason::kAbort, std::move(reason));
+}
+
+void Sequence::fail(std::exception_ptr error) {
+  finish_reason_ = FinishReason::kAbort;
+  stop_reason_ = "error";
+  error_ = std::move(error);
 }
 
 void Sequence::started(Clock::time_point now) {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "engine/generate.h"
 #include "engine/output_text.h"
+#include "engine/prompt_cuts.h"
 #include "engine/sampler.h"
 #include "engine/token_history.h"
 #include "runtime/round.h"
@@ -21,7 +23,8 @@ class Sequence {
   using Clock = std::chrono::steady_clock;
 
   // Runs in `slot` of the engine's runtime. `engine` and `request` must outlive the sequence.
-  Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed);
+  Sequence(const Engine& engine, const Request& request, int slot, uint64_t seed,
+           const runtime::ExtendCuts& cuts = {});
 
   int slot() const { return slot_; }
   const Request& request() const { return request_; }
@@ -33,7 +36,7 @@ class Sequence {
   // Whether everything has been consumed that needs no choice: the prompt; after resume(), all
   // tokens but the last, which then begins a block like a token just chosen.
   bool prefilled() const { return consumed_ >= prefill_length_; }
-  // The next tokens to prefill, at most `most` and not beyond a pause.
+  // The next tokens to prefill, at most `most` and not beyond a pause (prompt_cuts.h).
   std::span<const int32_t> prefill_chunk(int64_t most) const;
   // Whether the token after the next `count` ones is to be chosen.
   bool chooses_after(std::size_t count) const { return consumed_ + count == tokens_.size(); }
@@ -80,6 +83,10 @@ class Sequence {
 
   // Ends the sequence from outside.
   void abort(std::string reason);
+  // Ends it with what it has thrown; its text stays as it is, and its slot holds anything.
+  void fail(std::exception_ptr error);
+  // What it has failed with; null otherwise.
+  const std::exception_ptr& error() const { return error_; }
   bool finished() const { return finish_reason_.has_value(); }
 
   // Time stamps; the first of each counts.
@@ -102,6 +109,7 @@ class Sequence {
 
   const Engine& engine_;
   const Request& request_;
+  runtime::ExtendCuts cuts_;
   int slot_;
   uint64_t seed_;
   std::vector<int32_t> tokens_;
@@ -121,6 +129,7 @@ class Sequence {
   OutputText text_;
   std::optional<FinishReason> finish_reason_;
   std::string stop_reason_;
+  std::exception_ptr error_;
   std::optional<Clock::time_point> start_, first_token_;
   Clock::time_point last_token_;
 };

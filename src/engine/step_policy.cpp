@@ -136,12 +136,13 @@ int StepPolicy::choose_drafts(const RoundDemand& demand) {
 
 int64_t StepPolicy::prompt_tokens(double decode_seconds) const {
   if (options_.decode_slowdown <= 0) return options_.most_prompt_tokens;
-  if (prompt_row_seconds_.empty() || prompt_row_seconds_.value() <= 0) return kFewestPromptTokens;
+  const int64_t fewest = std::min(std::max(kFewestPromptTokens, options_.fewest_prompt_tokens),
+                                  options_.most_prompt_tokens);
+  if (prompt_row_seconds_.empty() || prompt_row_seconds_.value() <= 0) return fewest;
   const double room = (options_.decode_slowdown - 1) * decode_seconds;
   const auto tokens = static_cast<int64_t>(
       std::min(room / prompt_row_seconds_.value(), static_cast<double>(1 << 20)));
-  return std::clamp(tokens, std::min(kFewestPromptTokens, options_.most_prompt_tokens),
-                    options_.most_prompt_tokens);
+  return std::clamp(tokens, fewest, options_.most_prompt_tokens);
 }
 
 RoundLimits StepPolicy::next(const RoundDemand& demand) {

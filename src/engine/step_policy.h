@@ -71,6 +71,7 @@ class Acceptance {
 
 struct StepPolicyOptions {
   int most_drafts = 0;
+  int64_t fewest_prompt_tokens = 1;  // that a prompt can advance by
   int64_t most_prompt_tokens = 512;
   // A round that reads prompts beside running sequences takes at most this many times as long as
   // one without; 0: as long as it takes.

@@ -98,6 +98,15 @@ struct Snapshot {
   std::shared_ptr<const std::byte[]> state;
 };
 
+// Where the tokens of a sequence may be cut into extends without changing a bit: an extend of more
+// than `short_tokens` tokens begins at a multiple of `alignment` positions. Those of at most
+// `short_tokens` may sum in another order, so whether a token is in one of them must not depend on
+// chance. Alignment 1: anywhere.
+struct ExtendCuts {
+  int64_t alignment = 1;
+  int64_t short_tokens = 0;
+};
+
 struct SnapshotBytes {
   int64_t caches = 0;
   int64_t state = 0;
@@ -124,6 +133,7 @@ class Runtime {
   // Tokens consumed so far.
   virtual int64_t length(int slot) const = 0;
 
+  virtual ExtendCuts extend_cuts() const { return {}; }
   // Appends tokens to slots (each slot at most once per call) and computes the logits asked for.
   // The total number of tokens is at most max_extend_tokens, each slot stays within max_model_len.
   virtual void extend(std::span<const Extend> batch) = 0;

@@ -14,6 +14,9 @@ namespace {
 using api::ApiError;
 using Json = nlohmann::ordered_json;
 
+// A device that has failed stays so; whoever watches over the server should start another.
+constexpr int kFailedStepsToBeIll = 3;
+
 Json model_card(const std::string& name, int64_t created, int64_t max_model_len) {
   Json permission = {{"id", "modelperm-" + name},
                      {"object", "model_permission"},
@@ -55,20 +58,24 @@ void Service::get_page(const Exchange& exchange) {
 }
 
 void Service::get_health(const Exchange& exchange) {
-  switch (phase_) {
-    case Phase::kReady:
-      return exchange->respond({.body = R"({"status":"ok"})"});
-    case Phase::kLoading:
-    case Phase::kDraining:
-      break;
+  const char* status = "ok";
+  const char* message = "";
+  if (phase_ == Phase::kLoading) {
+    status = "loading";
+    message = "the model is loading";
+  } else if (phase_ == Phase::kDraining) {
+    status = "draining";
+    message = "the server is shutting down";
+  } else if (backend_->scheduler.metrics().failed_steps_in_a_row >= kFailedStepsToBeIll) {
+    status = "failing";
+    message = "the engine fails step after step";
+  } else {
+    return exchange->respond({.body = R"({"status":"ok"})"});
   }
-  const bool loading = phase_ == Phase::kLoading;
   http::Response response{.status = 503, .headers = {{"Retry-After", "1"}}};
-  const Json error = {{"message", loading ? "the model is loading" : "the server is shutting down"},
-                      {"type", "ServiceUnavailableError"},
-                      {"param", nullptr},
-                      {"code", 503}};
-  response.body = api::dump({{"status", loading ? "loading" : "draining"}, {"error", error}});
+  const Json error = {
+      {"message", message}, {"type", "ServiceUnavailableError"}, {"param", nullptr}, {"code", 503}};
+  response.body = api::dump({{"status", status}, {"error", error}});
   exchange->respond(std::move(response));
 }
 

@@ -44,7 +44,7 @@ ApiError error_of(const engine::Completion& completion) {
   }
   const std::string& reason = completion.result.stop_reason;
   if (reason == "stopped") return {503, "the server is shutting down"};
-  if (reason == "deadline") return {503, "the request took longer than it may"};
+  if (reason == "deadline") return {504, "the request took longer than it may"};
   return {500, fmt::format("the request was given up: {}", reason)};
 }
 
@@ -78,6 +78,7 @@ void Generation::start() {
   exchange_->on_disconnect([weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->cancel();
   });
+  if (done_) return;  // the client left while its request was prepared
   open_ = outputs_.size();
   try {
     if (!submit()) return;
@@ -126,6 +127,15 @@ void Generation::attach(std::size_t index) {
 }
 
 void Generation::pump(std::size_t index) {
+  try {
+    read_output(index);
+  } catch (const std::exception& error) {
+    spdlog::error("{}: its output could not be sent: {}", id_, error.what());
+    fail({500, fmt::format("the output could not be sent: {}", error.what())});
+  }
+}
+
+void Generation::read_output(std::size_t index) {
   engine::Stream::Piece piece;
   Output& output = outputs_[index];
   while (!done_ && output.stream != nullptr) {

@@ -69,6 +69,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool submit();
   void attach(std::size_t index);
   void pump(std::size_t index);
+  void read_output(std::size_t index);
   void take(std::size_t index, engine::Stream::Piece&& piece);
   void end_choice(std::size_t index);
   void finish();

@@ -100,11 +100,11 @@ void add_scheduler(Families& out, const engine::SchedulerMetrics& scheduler) {
                              MetricType::Gauge);
   out.add(waiting, static_cast<double>(scheduler.waiting), {{"reason", "capacity"}});
   out.add(waiting, 0, {{"reason", "deferred"}});
-  const double slots = std::max(1, scheduler.max_num_seqs);
+  const auto capacity = static_cast<double>(std::max<int64_t>(1, scheduler.kv_capacity));
   out.gauge("kv_cache_usage_perc",
-            "Share of the slots in use, each with memory for max_model_len "
-            "tokens; 1 is all",
-            scheduler.running / slots);
+            "Share of the attention caches in use: tokens of running requests among the "
+            "max_model_len of every slot; 1 is all",
+            static_cast<double>(scheduler.kv_tokens) / capacity);
   out.gauge("max_num_seqs", "Slots", scheduler.max_num_seqs);
   out.gauge("adaptive_draft_tokens", "Tokens that a round drafts by its own choice, last",
             scheduler.adaptive_drafts);
@@ -123,6 +123,8 @@ void add_scheduler(Families& out, const engine::SchedulerMetrics& scheduler) {
   out.add(sources, static_cast<double>(scheduler.cached_tokens), {{"source", "local_cache_hit"}});
   out.counter("generation_tokens", "Tokens put out", scheduler.generated_tokens);
   out.counter("engine_steps", "Rounds", scheduler.steps);
+  out.counter("engine_failed_steps", "Rounds that failed, and all requests in them",
+              scheduler.failed_steps);
   out.histogram("step_seconds", "Time of a round", engine::DurationHistogram::kBounds,
                 scheduler.step_seconds.counts, scheduler.step_seconds.sum);
 }

@@ -16,6 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::seconds kKeepAlive(5);
+// For the news of its end to get to clients when a server is stopped.
+constexpr std::chrono::milliseconds kLastWords(250);
 
 }  // namespace
 
@@ -43,6 +45,7 @@ struct Server::Impl {
   engine::Scheduler* scheduler = nullptr;
   bool draining = false;
   bool stopping = false;
+  bool finished = false;  // all has been generated, and is on its way
 };
 
 void Server::Impl::drain() {
@@ -57,6 +60,7 @@ void Server::Impl::stop() {
   const std::lock_guard lock(mutex);
   draining = stopping = true;
   if (scheduler != nullptr) scheduler->stop();
+  if (finished) http.close(kLastWords);
 }
 
 void Server::Impl::on_signal() {
@@ -101,7 +105,11 @@ void Server::run(engine::Engine& engine, const EngineSettings& settings) {
   });
   scheduler.run();
   // Everything has been generated; what the clients have not got yet is still on its way.
-  impl.http.close(impl.options.send_patience);
+  {
+    const std::lock_guard lock(impl.mutex);
+    impl.finished = true;
+    impl.http.close(impl.stopping ? kLastWords : impl.options.send_patience);
+  }
   impl.io.join();
   impl.service.join();
   {

@@ -31,8 +31,8 @@ class Server {
   void drain();
   // From any thread. Gives up what is running too.
   void stop();
-  // SIGINT and SIGTERM drain; the second one stops. Until the engine is there they do what they
-  // did.
+  // SIGINT and SIGTERM drain; the second one stops, also while the last answers are on their way.
+  // Until the engine is there they do what they did.
   void handle_signals();
 
  private:

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -21,6 +22,8 @@ constexpr int kWorkers = 2;
 constexpr std::size_t kMostWaitingJobs = 4096;
 constexpr std::size_t kMostUnknownFields = 1000;  // remembered
 constexpr std::string_view kUnknownFieldsHeader = "X-Levin-Unknown-Fields";
+constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
+constexpr double kLongestTimeout = 1e6;  // seconds
 
 bool same_secret(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
@@ -47,6 +50,30 @@ int64_t unix_time() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// When the request has to be over; none when it may take as long as it takes.
+std::optional<std::chrono::steady_clock::time_point> deadline_of(
+    const http::Request& request, std::chrono::milliseconds longest) {
+  using namespace std::chrono;
+  milliseconds patience = longest;
+  const std::string_view asked = request.header(kTimeoutHeader);
+  if (!asked.empty()) {
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(asked.data(), asked.data() + asked.size(), seconds);
+    if (error != std::errc() || end != asked.data() + asked.size() ||
+        !(seconds > 0 && seconds <= kLongestTimeout)) {
+      throw ApiError(400,
+                     fmt::format("{} must be a number of seconds above 0, at most {}; found {}",
+                                 kTimeoutHeader, kLongestTimeout, printable(asked, 64)),
+                     std::string(kTimeoutHeader));
+    }
+    const auto wanted = duration_cast<milliseconds>(duration<double>(seconds));
+    patience = longest.count() > 0 ? std::min(longest, wanted) : wanted;
+    patience = std::max(patience, milliseconds(1));
+  }
+  if (patience.count() == 0) return std::nullopt;
+  return request.received + patience;
 }
 
 bool matches(std::string_view pattern, std::string_view path) {
@@ -82,6 +109,7 @@ std::span<const Service::Route> Service::routes() {
 Service::Service(const ServeOptions& options, std::function<void(std::function<void()>)> post,
                  std::function<http::Counts()> counts)
     : options_(options),
+      cors_(options.allowed_origins),
       post_(std::move(post)),
       counts_(std::move(counts)),
       workers_(std::make_unique<Workers>(kWorkers, kMostWaitingJobs)),
@@ -107,7 +135,9 @@ void Service::join() {
   generations_.clear();
 }
 
-void Service::handle(const Exchange& exchange) {
+void Service::handle(const Exchange& plain) {
+  if (cors_.answer_preflight(plain)) return;
+  const Exchange exchange = cors_.admit(plain);
   try {
     dispatch(exchange);
   } catch (const std::exception& error) {
@@ -203,7 +233,9 @@ void Service::generate(const Exchange& exchange, Parse parse, std::string_view i
     try {
       api::GenerationRequest request = parse(exchange->request().body, backend_->preparer.facts());
       check_model(request.model);
+      const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
       auto prepared = std::make_shared<Prepared>(backend_->preparer.prepare(std::move(request)));
+      for (auto& submission : prepared->submissions) submission.deadline = deadline;
       then = [this, exchange, prepared, id_prefix] {
         start_generation(exchange, std::move(*prepared), id_prefix);
       };

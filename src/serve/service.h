@@ -13,6 +13,7 @@
 
 #include "engine/scheduler.h"
 #include "serve/access_log.h"
+#include "serve/cors.h"
 #include "serve/generation.h"
 #include "serve/http/server.h"
 #include "serve/metrics.h"
@@ -97,6 +98,7 @@ class Service {
   void report_unknown(const std::vector<std::string>& fields, std::vector<http::Header>& headers);
 
   const ServeOptions& options_;
+  Cors cors_;
   std::function<void(std::function<void()>)> post_;
   std::function<http::Counts()> counts_;
   Phase phase_ = Phase::kLoading;

@@ -2,6 +2,7 @@
 // runtime/round_rules.h, and come out when they are waited for.
 #pragma once
 
+#include <cmath>
 #include <deque>
 #include <utility>
 
@@ -143,6 +144,7 @@ class DeviceFakeRuntime final : public FakeRuntime, public runtime::DeviceRounds
   int32_t choose(const runtime::RoundSequence& s, const Tokens& history, int row) {
     std::vector<float> logits(vocab());
     target_(history, logits);
+    if (!std::isfinite(logits.front())) return -1;  // no numbers: the host is told so
     SamplingParams params;
     params.temperature = s.sampling.greedy ? 0 : 1 / double{s.sampling.inverse_temperature};
     params.top_k = s.sampling.top_k;
@@ -176,7 +178,7 @@ class DeviceFakeRuntime final : public FakeRuntime, public runtime::DeviceRounds
     }
     const int32_t last = s.last_token;
     const runtime::Block block = runtime::accept_block(s, drafted.data(), drafts, chosen.data());
-    on.tokens.push_back(last);
+    if (block.count > 0) on.tokens.push_back(last);
     for (int i = 0; i + 1 < block.count; ++i) on.tokens.push_back(block.tokens[i]);
     EXPECT_EQ(on.tokens.size(), static_cast<std::size_t>(s.length));
     return block;

@@ -176,17 +176,20 @@ TEST_F(Cache, RandomUse) {
 
 TEST(SnapshotLengths, EndOfThePromptTurnsAndStride) {
   using Lengths = std::vector<int64_t>;
-  EXPECT_EQ(snapshot_lengths(1, 0, {}, 512, 32), Lengths{});
-  EXPECT_EQ(snapshot_lengths(2, 0, {}, 512, 32), Lengths{1});
-  EXPECT_EQ(snapshot_lengths(20, 0, {}, 512, 32), Lengths{19});
-  EXPECT_EQ(snapshot_lengths(20, 19, {}, 512, 32), Lengths{});
-  EXPECT_EQ(snapshot_lengths(1200, 0, {}, 512, 32), (Lengths{512, 1024, 1199}));
-  EXPECT_EQ(snapshot_lengths(1200, 512, {}, 512, 32), (Lengths{1024, 1199}));
-  EXPECT_EQ(snapshot_lengths(1030, 0, {}, 512, 32), (Lengths{512, 1029}));
+  EXPECT_EQ(snapshot_lengths(1, 0, {}, {512, 32}), Lengths{});
+  EXPECT_EQ(snapshot_lengths(2, 0, {}, {512, 32}), Lengths{1});
+  EXPECT_EQ(snapshot_lengths(20, 0, {}, {512, 32}), Lengths{19});
+  EXPECT_EQ(snapshot_lengths(20, 19, {}, {512, 32}), Lengths{});
+  EXPECT_EQ(snapshot_lengths(1200, 0, {}, {512, 32}), (Lengths{512, 1024, 1199}));
+  EXPECT_EQ(snapshot_lengths(1200, 512, {}, {512, 32}), (Lengths{1024, 1199}));
+  EXPECT_EQ(snapshot_lengths(1030, 0, {}, {512, 32}), (Lengths{512, 1029}));
   const std::vector<int64_t> turns = {1192, 100, 110, 500, 1200};
-  EXPECT_EQ(snapshot_lengths(1200, 0, turns, 512, 32), (Lengths{100, 500, 1024, 1199}));
-  EXPECT_EQ(snapshot_lengths(1200, 0, std::vector<int64_t>{1190}, 0, 32), (Lengths{1190, 1199}));
-  EXPECT_EQ(snapshot_lengths(1200, 0, turns, 0, 1), (Lengths{100, 110, 500, 1192, 1199}));
+  EXPECT_EQ(snapshot_lengths(1200, 0, turns, {512, 32}), (Lengths{100, 500, 1024, 1199}));
+  EXPECT_EQ(snapshot_lengths(1200, 0, std::vector<int64_t>{1190}, {0, 32}), (Lengths{1190, 1199}));
+  EXPECT_EQ(snapshot_lengths(1200, 0, turns, {0, 1}), (Lengths{100, 110, 500, 1192, 1199}));
+  EXPECT_EQ(snapshot_lengths(1200, 0, turns, {512, 32, 128}), (Lengths{384, 512, 1024, 1152}));
+  EXPECT_EQ(snapshot_lengths(1025, 0, {}, {0, 32, 128}), Lengths{1024});
+  EXPECT_EQ(snapshot_lengths(128, 0, {}, {512, 32, 128}), Lengths{});
 }
 
 }  // namespace

@@ -163,25 +163,6 @@ TEST_F(Hostile, SlowSendersAreCutOff) {
   EXPECT_TRUE(silent.ends(3));
 }
 
-TEST_F(Hostile, ReadersThatDoNotReadAreCutOffAndHoldUpNobody) {
-  ServeOptions options = test_options();
-  options.limits.unsent_bytes = 2000;
-  const auto engine = load_tiny();
-  LiveServer server(*engine, options);
-  // Logprobs make for many bytes; the sockets' own buffers take some of them.
-  const Json body = chat("Count", {{"stream", true},
-                                   {"logprobs", true},
-                                   {"top_logprobs", 20},
-                                   {"ignore_eos", true},
-                                   {"max_tokens", 450}});
-  std::vector<std::unique_ptr<Client>> stuck;
-  for (int i = 0; i < 8; ++i) {
-    stuck.push_back(std::make_unique<Client>(server.port()));
-    stuck.back()->send_request("POST", "/v1/chat/completions", body.dump());
-  }
-  EXPECT_EQ(server.post("/v1/chat/completions", chat("Hi", {{"max_tokens", 2}})).status, 200);
-}
-
 TEST_F(Hostile, RequestsInARowAreAnsweredInTheirOrder) {
   Client client(strict().port());
   const std::string body = chat("Hi", {{"max_tokens", 3}}).dump();

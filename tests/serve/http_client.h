@@ -49,7 +49,12 @@ struct Answer {
 
 class Client {
  public:
-  explicit Client(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  // `receive_buffer`: bytes that the system takes for a client that does not read; 0: as it likes.
+  explicit Client(uint16_t port, int receive_buffer = 0)
+      : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0) {
+      ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+    }
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);

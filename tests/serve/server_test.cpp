@@ -7,8 +7,6 @@
 namespace levin::serve::testing {
 namespace {
 
-using namespace std::chrono_literals;
-
 LiveServer& shared() {
   static const auto engine = load_tiny();
   static LiveServer server(*engine);
@@ -296,34 +294,6 @@ TEST(Server, ResponsesAndMessagesStreamWhatTheyGiveWhole) {
   EXPECT_EQ(text, whole_text);
   EXPECT_EQ(thinking, whole_thinking);
   EXPECT_EQ(reason, message["stop_reason"]);
-}
-
-// Waits until nothing runs; how long that took.
-double seconds_until_idle(const LiveServer& server) {
-  const auto start = std::chrono::steady_clock::now();
-  while (server.metric("num_requests_running") != 0) {
-    if (std::chrono::steady_clock::now() - start > 20s) break;
-    std::this_thread::sleep_for(2ms);
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-TEST(Server, AClientThatLeavesFreesItsSlot) {
-  const LiveServer& server = shared();
-  for (const bool stream : {true, false}) {
-    Json body = {
-        {"prompt", "Count:"}, {"max_tokens", 480}, {"ignore_eos", true}, {"stream", stream}};
-    Client client(server.port());
-    client.send_request("POST", "/v1/completions", body.dump());
-    while (server.metric("num_requests_running") != 1) std::this_thread::sleep_for(1ms);
-    client.close();
-    const double seconds = seconds_until_idle(server);
-    RecordProperty(stream ? "stream_ms" : "whole_ms", static_cast<int>(seconds * 1e3));
-    EXPECT_LT(seconds, 0.1 * kTimeFactor);
-  }
-  EXPECT_GE(server.metric("request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason="
-                          "\"abort\"}"),
-            2);
 }
 
 TEST(Server, UnknownFieldsAreReportedAndKnownOnesRefusedByName) {

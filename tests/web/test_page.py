@@ -154,6 +154,29 @@ async def both(page, server, url):
     done("no request to elsewhere, no script error, no policy violation")
 
 
+WEATHER = [{"type": "function", "function": {"name": "get_weather", "parameters": {
+    "type": "object", "required": ["city", "days"], "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9}}}}}]
+
+
+async def live_only(page):
+    """A tool call by a model, which a grammar makes it write; and the turn after it."""
+    await page.js("$('fresh').click(); $('max_tokens').value = 100; $('thinking').checked = false;"
+                  f"$('tools').value = JSON.stringify({json.dumps(WEATHER)}); window.plain = request;"
+                  "request = () => ({...plain(), tool_choice: 'required', parallel_tool_calls: false}); 0")
+    await page.say("Will it rain in Graz?")
+    await page.answered()
+    await page.until("turns[1].callBox.textContent.startsWith('Tool call: get_weather{')")
+    arguments = json.loads(await page.js("turns[1].calls[0].function.arguments"))
+    assert isinstance(arguments["city"], str) and 1 <= arguments["days"] <= 9, arguments
+    await page.js("request = plain; $('tools').value = ''; $('max_tokens').value = 10; 0")
+    await page.say("And tomorrow?")
+    await page.answered()
+    assert await page.js("turns[3].error || ''") == ""
+    done("tool call: streamed by the model, shown, sent back with the next turn")
+
+
 async def mock_only(page):
     """What needs scripted answers."""
     await page.js("$('fresh').click(); $('thinking').checked = true; $('max_tokens').value = ''")
@@ -232,7 +255,7 @@ async def run(flags, chromium):
             debug = told.read_text().split()[0]
             targets = json.load(urllib.request.urlopen(f"http://127.0.0.1:{debug}/json"))
             address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
-            async with websockets.connect(address, max_size=None) as ws:
+            async with websockets.connect(address, max_size=None, ping_interval=None) as ws:
                 page = Browser(ws)
                 listener = asyncio.create_task(page.listen())
                 for domain in ("Page", "Runtime", "Log", "Network"):
@@ -241,7 +264,9 @@ async def run(flags, chromium):
                 await page.call("Page.navigate", url=url + "/")
                 await page.until("document.readyState === 'complete' && typeof watch === 'function'")
                 await both(page, server, url)
-                if not flags.url and not flags.levin:
+                if flags.url or flags.levin:
+                    await live_only(page)
+                else:
                     await mock_only(page)
                 if flags.pictures:
                     await pictures(page, pathlib.Path(flags.pictures))

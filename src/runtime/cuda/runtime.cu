@@ -252,6 +252,13 @@ bool CudaRuntime::runs_in_chunks(const Extend& entry) const {
          !observer_.linear_input;
 }
 
+// Passes give the same bits however they are cut; chunks do where they begin with a piece of the
+// scan.
+ExtendCuts CudaRuntime::extend_cuts() const {
+  if (prefill_ == nullptr) return {};
+  return {.alignment = kScanPiece, .short_tokens = kMaxRows};
+}
+
 // Chunks start from the state of all tokens before, not from a log.
 void CudaRuntime::commit_logs(std::span<const Extend> batch) {
   Pass* pass = nullptr;

@@ -28,6 +28,7 @@ class CudaRuntime final : public Runtime {
 
   void reset(int slot) override;
   int64_t length(int slot) const override { return slots_.at(index(slot)).length; }
+  ExtendCuts extend_cuts() const override;
   void extend(std::span<const Extend> batch) override;
   std::span<const float> logits(int entry, int row) const override;
   void rewind(int slot, int64_t length) override;

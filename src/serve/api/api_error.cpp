@@ -28,6 +28,8 @@ std::string_view error_type(int status) {
       return "NotImplementedError";
     case 503:
       return "ServiceUnavailableError";
+    case 504:
+      return "TimeoutError";
     default:
       return "InternalServerError";
   }
@@ -57,6 +59,8 @@ std::string messages_error_body(const ApiError& error) {
         return "rate_limit_error";
       case 503:
         return "overloaded_error";
+      case 504:
+        return "timeout_error";
       default:
         return error.status() < 500 ? "invalid_request_error" : "api_error";
     }

@@ -29,6 +29,10 @@ class MessagesReply : public Reply {
   void add(Choice& /*choice*/, const ChoiceDelta& delta, const Usage& /*usage*/,
            std::string& out) override {
     const text::AssistantDelta& message = delta.message;
+    // The end of a call that is open comes before what is behind it.
+    for (const text::ToolCallDelta& call : message.tool_calls) {
+      if (call.id.empty()) add_arguments(call, out);
+    }
     if (!message.reasoning.empty()) {
       if (kind_ != Kind::kThinking) {
         open(Kind::kThinking, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, out);
@@ -40,14 +44,11 @@ class MessagesReply : public Reply {
       emit_delta({{"type", "text_delta"}, {"text", message.content}}, out);
     }
     for (const text::ToolCallDelta& call : message.tool_calls) {
-      if (!call.id.empty()) {
-        open(
-            Kind::kToolUse,
-            {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", Json::object()}},
-            out);
-      }
-      if (call.arguments.empty()) continue;
-      emit_delta({{"type", "input_json_delta"}, {"partial_json", call.arguments}}, out);
+      if (call.id.empty()) continue;
+      open(Kind::kToolUse,
+           {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", Json::object()}},
+           out);
+      add_arguments(call, out);
     }
   }
 
@@ -122,6 +123,11 @@ class MessagesReply : public Reply {
     if (choice.finish_reason() == "length") return "max_tokens";
     if (choice.finish_reason() == "tool_calls") return "tool_use";
     return stop_text(choice).is_null() ? "end_turn" : "stop_sequence";
+  }
+
+  void add_arguments(const text::ToolCallDelta& call, std::string& out) const {
+    if (call.arguments.empty()) return;
+    emit_delta({{"type", "input_json_delta"}, {"partial_json", call.arguments}}, out);
   }
 
   void open(Kind kind, const Json& block, std::string& out) {

@@ -35,9 +35,15 @@ class ResponsesReply : public Reply {
   void add(Choice& /*choice*/, const ChoiceDelta& delta, const Usage& /*usage*/,
            std::string& out) override {
     const text::AssistantDelta& message = delta.message;
+    // The end of a call that is open comes before what is behind it.
+    for (const text::ToolCallDelta& call : message.tool_calls) {
+      if (call.id.empty()) add_call(call, out);
+    }
     if (!message.reasoning.empty()) add_text(Kind::kReasoning, message.reasoning, out);
     if (!message.content.empty()) add_text(Kind::kMessage, message.content, out);
-    for (const text::ToolCallDelta& call : message.tool_calls) add_call(call, out);
+    for (const text::ToolCallDelta& call : message.tool_calls) {
+      if (!call.id.empty()) add_call(call, out);
+    }
   }
 
   void finish_choice(Choice& choice, const Usage& /*usage*/, std::string& out) override {

@@ -62,6 +62,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const auto endpoint = stream_.socket().remote_endpoint(ignored);
     if (!ignored) remote_ = endpoint.address().to_string();
     stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+    if (const int bytes = shared_->limits.send_buffer; bytes > 0) {
+      stream_.socket().set_option(asio::socket_base::send_buffer_size(bytes), ignored);
+    }
     ++shared_->counts.connections;
   }
 
@@ -149,7 +152,8 @@ class ConnectionExchange : public Exchange {
     if (current()) connection_->finish_stream();
   }
   void on_disconnect(std::function<void()> callback) override {
-    if (current()) connection_->on_disconnect(std::move(callback));
+    if (!current()) return callback();
+    connection_->on_disconnect(std::move(callback));
   }
 
  private:
@@ -325,6 +329,11 @@ void Connection::flush() {
 
 void Connection::on_written(Code error) {
   if (state_ == State::kClosed) return;
+  if (error == beast::error::timeout) {
+    spdlog::warn("{} does not read: cut off after {:.1f} s with {} bytes unsent", remote_,
+                 std::chrono::duration<double>(shared_->limits.write_time).count(),
+                 waiting_.size() + sending_.size());
+  }
   if (error) return disconnected();
   sending_.clear();
   stream_.expires_never();

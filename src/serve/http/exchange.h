@@ -50,7 +50,8 @@ class Exchange {
   // than Limits::unsent_bytes: then it is cut off, and on_disconnect has been called.
   virtual bool write(std::string_view data) = 0;
   virtual void finish_stream() = 0;
-  // Called once if the client goes away before the answer has been sent.
+  // Called once if the client goes away before the answer has been sent; at once if it has gone
+  // already.
   virtual void on_disconnect(std::function<void()> callback) = 0;
 };
 

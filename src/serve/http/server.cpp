@@ -123,14 +123,14 @@ void Server::Impl::wait_for_signal() {
 }
 
 void Server::Impl::close(std::chrono::milliseconds longest) {
-  if (shared->closing) return;
-  shared->closing = true;
-  Code ignored;
-  acceptor.close(ignored);
   patience.expires_after(longest);
   patience.async_wait([this](Code error) {
     if (!error) io.stop();
   });
+  if (shared->closing) return;
+  shared->closing = true;
+  Code ignored;
+  acceptor.close(ignored);
   shared->on_empty = [this] { io.stop(); };
   if (shared->open.empty()) io.stop();
   close_idle(*shared);
@@ -170,7 +170,15 @@ uint16_t Server::port() const {
 }
 
 void Server::run() {
-  impl_->io.run();
+  while (true) {
+    try {
+      impl_->io.run();
+      return;
+    } catch (const std::exception& error) {
+      // Of one connection, whose handlers have let go of it. Everybody else goes on.
+      spdlog::error("a connection failed: {}", error.what());
+    }
+  }
 }
 
 void Server::post(std::function<void()> function) {

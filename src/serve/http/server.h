@@ -22,7 +22,9 @@ struct Limits {
   // For a client that does not read: until a piece of an answer is on its way.
   std::chrono::milliseconds write_time = std::chrono::seconds(60);
   std::size_t unsent_bytes = std::size_t{1} << 20;  // of a streamed answer
-  int connections = 4096;                           // more: 503 and closed
+  // What the system holds beyond that, for each connection; 0: as it likes.
+  int send_buffer = 0;
+  int connections = 4096;  // more: 503 and closed
 };
 
 struct Counts {
@@ -49,7 +51,7 @@ class Server {
   // SIGINT and SIGTERM, on the I/O thread.
   void on_signal(std::function<void()> function);
   // From any thread. Accepts nothing more; run() returns when the answers under way have been sent,
-  // at the latest after `patience`.
+  // at the latest after `patience`. May be called again with less of it.
   void close(std::chrono::milliseconds patience);
   // On the I/O thread.
   Counts counts() const;
