@@ -258,14 +258,22 @@ TEST(ClientBench, OpenLoopsSendWhenItIsTime) {
 
 TEST(ClientBench, CountersOfTheServerTellDraftsAndStrangers) {
   MockServer server([](const Peer& peer, int) { Good{}(peer); });
-  server.metrics =
-      "levin:generation_tokens_total 9\nlevin:spec_decode_num_drafts_total 3\n"
-      "levin:spec_decode_num_accepted_tokens_total 3\n";
+  std::atomic<int> scrapes = 0;
+  server.metrics = [&scrapes] {  // far more than this client asked for
+    const int times = ++scrapes;
+    return fmt::format(
+        "levin:generation_tokens_total {}\nlevin:spec_decode_num_drafts_total {}\n"
+        "levin:spec_decode_num_draft_tokens_total {}\n"
+        "levin:spec_decode_num_accepted_tokens_total {}\n"
+        "levin:spec_decode_num_accepted_tokens_per_pos_total{{position=\"0\"}} {}\n",
+        1000 * times, 100 * times, 200 * times, 50 * times, 50 * times);
+  };
   const ClientReport report = run_client_bench(options_for(server));
   EXPECT_TRUE(report.counted);
-  // Nothing was counted meanwhile, although tokens came: whoever counts is somebody else.
-  EXPECT_THAT(to_text(report), AllOf(HasSubstr("not alone, 4 at a time: the server put out 0"),
-                                     Not(HasSubstr("acceptance length"))));
+  EXPECT_THAT(to_text(report),
+              AllOf(HasSubstr("not alone, 4 at a time: the server put out 2000"),
+                    HasSubstr("4 at a time: 2.00 drafts a round, acceptance length 1.50, accepted "
+                              "per position 0.500")));
 }
 
 TEST(ClientBench, ServersThatAreNone) {

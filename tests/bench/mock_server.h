@@ -114,7 +114,7 @@ class MockServer {
 
   // What other routes say.
   std::string models = R"({"data": [{"id": "mock"}]})";
-  std::string metrics;  // empty: 404
+  std::function<std::string()> metrics;  // none: 404
   bool counts_prompts = true;
   std::string key;  // empty: none is asked for
 
@@ -146,7 +146,7 @@ class MockServer {
       return peer.answer(401, R"({"error": {"message": "who are you?"}})");
     }
     if (request.starts_with("GET /v1/models ")) return peer.answer(200, models);
-    if (request.starts_with("GET /metrics ") && !metrics.empty()) return peer.answer(200, metrics);
+    if (request.starts_with("GET /metrics ") && metrics) return peer.answer(200, metrics());
     if (!request.starts_with("POST /v1/c")) return peer.answer(404, "no");
     if (request.find("\"stream\":false") != request.npos) {
       return peer.answer(200, counts_prompts ? R"({"usage": {"prompt_tokens": 120}})" : "{}");
