@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config ccache git
   nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libicu-dev
-  libboost-dev prometheus-cpp-dev
+  libboost-dev prometheus-cpp-dev libcurl4-openssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 checkers=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 [[ ${1:-all} == build ]] || packages+=("${checkers[@]}")

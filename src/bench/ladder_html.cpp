@@ -6,35 +6,12 @@
 #include <optional>
 
 #include "bench/bench.h"
+#include "bench/html.h"
 #include "bench/ladder.h"
-#include "bench/ladder_style.h"
 #include "core/plural.h"
 
 namespace levin::bench {
 namespace {
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
 
 bool is_numbered(const Rung& rung) {
   return rung.id.size() == 1 && rung.id >= "0" && rung.id <= "9";
@@ -59,25 +36,6 @@ const char* colour(const RungResult& result, const LadderReport& report) {
   return "undecided";
 }
 
-// A row of a chart: name, drawing, value.
-std::string row(const std::string& name, const std::string& drawing, const std::string& value) {
-  return fmt::format(
-      "<div class=\"row\"><span class=\"name\">{}</span><span class=\"track\">{}</span>"
-      "<span class=\"value\">{}</span></div>\n",
-      name, drawing, value);
-}
-
-// Bars from zero to `largest`, with a whisker where the value has a spread.
-std::string bar(const char* colour_class, const Spread& spread, double largest) {
-  std::string drawing = fmt::format("<span class=\"bar {}\" style=\"width:{:.2f}%\"></span>",
-                                    colour_class, 100 * spread.median / largest);
-  if (spread.max > spread.min) {
-    drawing += fmt::format("<span class=\"whisker\" style=\"left:{:.2f}%;width:{:.2f}%\"></span>",
-                           100 * spread.min / largest, 100 * (spread.max - spread.min) / largest);
-  }
-  return drawing;
-}
-
 template <typename Value>
 double largest_of(const LadderReport& report, Value&& value) {
   double largest = 1e-12;
@@ -94,7 +52,7 @@ std::string speed_chart(const LadderReport& report) {
   std::string chart;
   for (const RungResult& result : report.rungs) {
     if (!result.climbed()) {
-      chart += row(title(result), "", "<span class=\"soft\">not climbed here</span>");
+      chart += chart_row(title(result), "", "<span class=\"soft\">not climbed here</span>");
       continue;
     }
     const Spread speed = result.timing.own.decode_tokens_per_second();
@@ -103,7 +61,7 @@ std::string speed_chart(const LadderReport& report) {
       value += fmt::format(" &middot; <b>{:.2f}&times;</b>",
                            result.timing.speedup_over_baseline().median);
     }
-    chart += row(title(result), bar(colour(result, report), speed, largest), value);
+    chart += chart_row(title(result), chart_bar(colour(result, report), speed, largest), value);
   }
   return chart;
 }
@@ -116,9 +74,10 @@ std::string bytes_chart(const LadderReport& report) {
     if (!result.climbed()) continue;
     const double bytes = result.prediction.bytes_per_token;
     const double own_ms = result.timing.own.tpot_ms().median;
-    chart += row(title(result), bar(colour(result, report), {bytes, bytes, bytes}, largest),
-                 fmt::format("{:.2f} MB &middot; {:.3f} of {:.3f} ms", bytes / 1e6,
-                             result.floor_ms(), own_ms));
+    chart +=
+        chart_row(title(result), chart_bar(colour(result, report), {bytes, bytes, bytes}, largest),
+                  fmt::format("{:.2f} MB &middot; {:.3f} of {:.3f} ms", bytes / 1e6,
+                              result.floor_ms(), own_ms));
   }
   return chart;
 }
@@ -160,9 +119,9 @@ std::string recovery_chart(const LadderReport& report) {
         "<span class=\"dot {}\" style=\"left:{:.2f}%\"></span>",
         axis.at(line->bound.limit), left, axis.at(estimate.high) - left, colour(result, report),
         axis.at(estimate.value));
-    chart += row(title(result), drawing,
-                 fmt::format("{:.1f} % [{:.1f} &ndash; {:.1f}]", estimate.value * 100,
-                             estimate.low * 100, estimate.high * 100));
+    chart += chart_row(title(result), drawing,
+                       fmt::format("{:.1f} % [{:.1f} &ndash; {:.1f}]", estimate.value * 100,
+                                   estimate.low * 100, estimate.high * 100));
   }
   if (chart.empty()) return {};
   const double bound = line_of(report.rungs.back(), "median_recovery_min") != nullptr
@@ -321,13 +280,11 @@ std::string answer(const LadderReport& report) {
 }  // namespace
 
 std::string to_html(const LadderReport& report) {
-  std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>levin ladder: {0}</title>\n<style>{1}</style>\n</head>\n<body>\n"
-      "<h1>The ladder of {0}</h1>\n<p class=\"soft\">{2}<br>Memory read: {3}</p>\n"
-      "<p class=\"answer\">{4}</p>\n",
-      escaped(report.model), kLadderStyle, escaped(report.runtime), escaped(to_text(report.memory)),
+  std::string html = page_head("levin ladder: " + report.model);
+  html += fmt::format(
+      "<h1>The ladder of {}</h1>\n<p class=\"soft\">{}<br>Memory read: {}</p>\n"
+      "<p class=\"answer\">{}</p>\n",
+      escaped(report.model), escaped(report.runtime), escaped(to_text(report.memory)),
       answer(report));
   html +=
       "<p class=\"legend soft\"><span><i class=\"baseline\"></i>baseline</span>"

@@ -1,10 +1,11 @@
-// levin bench: honest timing on this machine.
+// levin bench: honest timing on this machine, and of servers.
 #include "bench/bench.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/bench_url.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/output.h"
@@ -17,6 +18,7 @@ namespace {
 
 struct BenchFlags {
   EngineFlags engine;
+  BenchUrlFlags url;
   bench::BenchOptions options;
   std::string prompt_file;
   bool bandwidth = false;
@@ -50,6 +52,7 @@ ExitCode run_bandwidth(const BenchFlags& flags) {
 }
 
 ExitCode run_bench(const BenchFlags& flags) {
+  if (!flags.url.url.empty()) return run_bench_url(flags.url, flags.engine.seed, flags.json);
   if (flags.bandwidth && !flags.engine.model.empty()) {
     throw Error({.what = "the bandwidth is the machine's, whatever the model",
                  .where = "--bandwidth",
@@ -61,7 +64,7 @@ ExitCode run_bench(const BenchFlags& flags) {
   if (flags.engine.model.empty()) {
     throw Error({.what = "no model to time",
                  .where = "MODEL",
-                 .expected = "a checkpoint folder, or --bandwidth",
+                 .expected = "a checkpoint folder, --url or --bandwidth",
                  .found = {},
                  .hint = {}});
   }
@@ -86,7 +89,8 @@ ExitCode run_bench(const BenchFlags& flags) {
 
 void add_bench(CLI::App& app, Action& action) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = app.add_subcommand("bench", kDescription);
+  CLI::App* command =
+      app.add_subcommand("bench", std::string(kDescription) + "\n\n" + kBenchUrlDescription);
   add_engine_flags(*command, flags->engine);
   command->get_option("MODEL")->required(false);
   command
@@ -112,7 +116,13 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_flag("--bandwidth", flags->bandwidth,
                     "Without MODEL: measure only how fast this machine reads memory");
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &action] { action = [flags] { return run_bench(*flags); }; });
+  add_bench_url_flags(*command, flags->url);
+  command->callback([flags, command, &action] {
+    action = [flags, command] {
+      check_bench_flags(*command, flags->url);
+      return run_bench(*flags);
+    };
+  });
 }
 
 }  // namespace levin::cli

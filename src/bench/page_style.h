@@ -1,9 +1,9 @@
-// The style sheet of the ladder's report page.
+// The style sheet of all report pages.
 #pragma once
 
 namespace levin::bench {
 
-inline constexpr const char* kLadderStyle = R"css(
+inline constexpr const char* kPageStyle = R"css(
 :root {
   color-scheme: light dark;
   --page: #fbfbf9; --ink: #1c1f23; --soft: #62686f; --line: #dfe1dc; --card: #ffffff;
