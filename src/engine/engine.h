@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/sampling.h"
+#include "engine/timeline.h"
 #include "runtime/runtime.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -44,6 +45,8 @@ struct Engine {
   // <|im_end|>.
   std::vector<int32_t> stop_token_ids;
   SamplingParams default_sampling;  // from generation_config.json
+  // Records what schedulers of this engine do, unless null. Before the first of them is made.
+  std::unique_ptr<Timeline> timeline;
 };
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
