@@ -5,9 +5,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/arithmetic.h"
+#include "bench/roofline.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/output.h"
+#include "cli/profile_flags.h"
+#include "cli/trace_flags.h"
 #include "cli/validators.h"
 
 namespace levin::cli {
@@ -16,8 +20,11 @@ namespace {
 struct BenchFlags {
   EngineFlags engine;
   bench::BenchOptions options;
+  TraceFlags trace;
+  std::string profile;
   std::string prompt_file;
   bool bandwidth = false;
+  bool roofline = false;
   bool host_rounds = false;
   bool json = false;
 };
@@ -34,20 +41,48 @@ constexpr const char* kDescription =
     "  levin bench models/tiny --speculative-config '{\"method\": \"mtp\",\n"
     "    \"num_speculative_tokens\": 3, \"rejection_sample_method\": \"synthetic\",\n"
     "    \"synthetic_acceptance_rates\": [0.65, 0.6, 0.56]}'   (forced acceptance: speed only)\n"
+    "  levin bench models/tiny --roofline\n"
+    "  levin bench models/tiny --trace trace.json   (a generation more, which is not timed)\n"
     "  levin bench --bandwidth";
 
 ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
+  const bench::Bandwidth one = bench::measure_memory_bandwidth(1);
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
+  const auto rates = bench::measure_arithmetic({.threads = threads});
   if (flags.json) {
-    print_json(nlohmann::ordered_json{{"device", to_json(memory)}});
+    nlohmann::ordered_json device = to_json(memory);
+    device["one_thread"] = to_json(one);
+    device["arithmetic"] = to_json(rates);
+    print_json(nlohmann::ordered_json{{"device", std::move(device)}});
   } else {
-    fmt::print("memory read  {}\n", to_text(memory));
+    fmt::print("1 thread   {}\nmemory     {}\n{}", to_text(one), to_text(memory), to_text(rates));
   }
   return ExitCode::kDone;
 }
 
-ExitCode run_bench(const BenchFlags& flags) {
+// Drafts that the tables are about: those asked for, or three where the model can.
+int roofline_drafts(const BenchFlags& flags, const engine::Engine& engine) {
+  if (flags.engine.speculative_config) return flags.options.speculation.num_speculative_tokens;
+  constexpr int kDrafts = 3;
+  return engine.model->mtp ? kDrafts : 0;
+}
+
+ExitCode run_roofline(const BenchFlags& flags, engine::Engine& engine) {
+  const bench::Roofline roofline =
+      bench::measure_roofline(engine, {.prompt_tokens = flags.options.prompt_tokens,
+                                       .output_tokens = flags.options.timing.output_tokens,
+                                       .rounds = flags.options.timing.rounds,
+                                       .k = roofline_drafts(flags, engine)});
+  if (flags.json) {
+    print_json(to_json(roofline));
+  } else {
+    fmt::print("{}", to_text(roofline));
+  }
+  return ExitCode::kDone;
+}
+
+ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   if (flags.bandwidth && !flags.engine.model.empty()) {
     throw Error({.what = "the bandwidth is the machine's, whatever the model",
                  .where = "--bandwidth",
@@ -63,16 +98,25 @@ ExitCode run_bench(const BenchFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
-  bench::BenchOptions options = flags.options;
+  check_trace(flags.trace);
+  const auto profile = apply_profile(flags.profile, command, flags.engine);
+  bench::BenchOptions& options = flags.options;
   options.speculation = benchmark_speculative_config(flags.engine);
   options.speculation.device_rounds = !flags.host_rounds;
   options.prompt_file = flags.prompt_file;
   const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
+  check_device(profile, *engine);
+  if (flags.roofline) return run_roofline(flags, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
     print_json(to_json(report));
   } else {
     fmt::print("{}", to_text(report));
+  }
+  if (!flags.trace.file.empty()) {
+    start_trace(flags.trace, *engine);
+    bench::run_once(*engine, options);
+    finish_trace(flags.trace, *engine);
   }
   return report.lossless() ? ExitCode::kDone : ExitCode::kNo;
 }
@@ -104,10 +148,19 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_flag("--host-rounds", flags->host_rounds,
                     "Draft, verify and accept by calls of the host even where the device can do "
                     "whole rounds");
-  command->add_flag("--bandwidth", flags->bandwidth,
-                    "Without MODEL: measure only how fast this machine reads memory");
+  command->add_flag(
+      "--bandwidth", flags->bandwidth,
+      "Without MODEL: measure only how fast this machine reads memory and multiplies");
+  auto* roofline = command->add_flag(
+      "--roofline", flags->roofline,
+      "Instead: where the time of a step goes, phase by phase, beside what it has to read");
+  add_profile_flag(*command, flags->profile);
+  add_trace_flags(*command, flags->trace);
+  command->get_option("--trace")->excludes(roofline);
   command->add_flag("--json", flags->json, "Print one JSON object");
-  command->callback([flags, &action] { action = [flags] { return run_bench(*flags); }; });
+  command->callback([flags, command, &action] {
+    action = [flags, command] { return run_bench(*flags, *command); };
+  });
 }
 
 }  // namespace levin::cli

@@ -10,7 +10,9 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/output.h"
+#include "cli/profile_flags.h"
 #include "cli/sampling_flags.h"
+#include "cli/trace_flags.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/files.h"
@@ -32,6 +34,8 @@ constexpr std::size_t kMaxPromptBytes = std::size_t{64} << 20;
 struct GenerateFlags {
   EngineFlags engine;
   SamplingFlags sampling;
+  TraceFlags trace;
+  std::string profile;
   std::string prompt;
   std::string prompt_file;
   std::string messages;
@@ -61,7 +65,7 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const engine::Engine
   return render_prompt(engine, std::move(variables));
 }
 
-ExitCode run_generate(const GenerateFlags& flags) {
+ExitCode run_generate(GenerateFlags& flags, const CLI::App& command) {
   sampling_params(flags.sampling, {}, {});  // what is wrong in itself shows before the model loads
   if (flags.no_thinking && !flags.chat && flags.messages.empty()) {
     throw Error({.what = "there is no reasoning to leave out",
@@ -70,10 +74,14 @@ ExitCode run_generate(const GenerateFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
+  check_trace(flags.trace);
+  const auto profile = apply_profile(flags.profile, command, flags.engine);
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
   const auto engine = load_generating_engine(flags.engine.model, options, speculation);
+  check_device(profile, *engine);
+  start_trace(flags.trace, *engine);
 
   engine::Request request;
   request.prompt = prompt_ids(flags, *engine);
@@ -93,6 +101,7 @@ ExitCode run_generate(const GenerateFlags& flags) {
     fmt::print("\n");
     tell(fmt::format("\n{}\n", summary(result, request.prompt.size())));
   }
+  finish_trace(flags.trace, *engine);
   return ExitCode::kDone;
 }
 
@@ -113,8 +122,12 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_flag("--show-special-tokens", flags->show_special_tokens,
                     "Print special tokens such as </think>");
   add_sampling_flags(*command, flags->sampling);
+  add_profile_flag(*command, flags->profile);
+  add_trace_flags(*command, flags->trace);
   command->add_flag("--json", flags->json, "Print one JSON object to stdout, when done");
-  command->callback([flags, &action] { action = [flags] { return run_generate(*flags); }; });
+  command->callback([flags, command, &action] {
+    action = [flags, command] { return run_generate(*flags, *command); };
+  });
 }
 
 }  // namespace levin::cli
