@@ -11,6 +11,20 @@ double BenchReport::share_of(const Bandwidth& bandwidth) const {
   return floor / (control.tpot_ms().median / 1e3);
 }
 
+void run_once(engine::Engine& engine, const BenchOptions& options) {
+  const Workload workload = options.prompt_file.empty()
+                                ? fixed_workload(engine, options.prompt_tokens)
+                                : file_workload(engine, options.prompt_file);
+  engine::Request request;
+  request.prompt = workload.prompts.front().tokens;
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = options.timing.output_tokens;
+  request.sampling.ignore_eos = true;
+  request.sampling.seed = 0;  // of synthetic acceptance
+  request.speculation = options.speculation;
+  engine::generate(engine, {&request, 1});
+}
+
 BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
   const int k = options.speculation.num_speculative_tokens;
   if (k > 0 && !engine.model->mtp) {

@@ -48,6 +48,9 @@ struct BenchReport {
 // when the work does not fit the engine's sequences.
 BenchReport run_bench(engine::Engine& engine, const BenchOptions& options);
 
+// One generation of the first prompt as asked for, without timing: for a trace.
+void run_once(engine::Engine& engine, const BenchOptions& options);
+
 std::string to_text(const BenchReport& report);
 nlohmann::ordered_json to_json(const BenchReport& report);
 

@@ -5,10 +5,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/arithmetic.h"
+#include "bench/roofline.h"
 #include "cli/bench_url.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
 #include "cli/output.h"
+#include "cli/profile_flags.h"
+#include "cli/trace_flags.h"
 #include "cli/validators.h"
 #include "core/files.h"
 #include "text/utf8.h"
@@ -20,8 +24,11 @@ struct BenchFlags {
   EngineFlags engine;
   BenchUrlFlags url;
   bench::BenchOptions options;
+  TraceFlags trace;
+  std::string profile;
   std::string prompt_file;
   bool bandwidth = false;
+  bool roofline = false;
   bool host_rounds = false;
   bool json = false;
 };
@@ -38,20 +45,48 @@ constexpr const char* kDescription =
     "  levin bench models/tiny --speculative-config '{\"method\": \"mtp\",\n"
     "    \"num_speculative_tokens\": 3, \"rejection_sample_method\": \"synthetic\",\n"
     "    \"synthetic_acceptance_rates\": [0.65, 0.6, 0.56]}'   (forced acceptance: speed only)\n"
+    "  levin bench models/tiny --roofline\n"
+    "  levin bench models/tiny --trace trace.json   (a generation more, which is not timed)\n"
     "  levin bench --bandwidth";
 
 ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
+  const bench::Bandwidth one = bench::measure_memory_bandwidth(1);
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
+  const auto rates = bench::measure_arithmetic({.threads = threads});
   if (flags.json) {
-    print_json(nlohmann::ordered_json{{"device", to_json(memory)}});
+    nlohmann::ordered_json device = to_json(memory);
+    device["one_thread"] = to_json(one);
+    device["arithmetic"] = to_json(rates);
+    print_json(nlohmann::ordered_json{{"device", std::move(device)}});
   } else {
-    fmt::print("memory read  {}\n", to_text(memory));
+    fmt::print("1 thread   {}\nmemory     {}\n{}", to_text(one), to_text(memory), to_text(rates));
   }
   return ExitCode::kDone;
 }
 
-ExitCode run_bench(const BenchFlags& flags) {
+// Drafts that the tables are about: those asked for, or three where the model can.
+int roofline_drafts(const BenchFlags& flags, const engine::Engine& engine) {
+  if (flags.engine.speculative_config) return flags.options.speculation.num_speculative_tokens;
+  constexpr int kDrafts = 3;
+  return engine.model->mtp ? kDrafts : 0;
+}
+
+ExitCode run_roofline(const BenchFlags& flags, engine::Engine& engine) {
+  const bench::Roofline roofline =
+      bench::measure_roofline(engine, {.prompt_tokens = flags.options.prompt_tokens,
+                                       .output_tokens = flags.options.timing.output_tokens,
+                                       .rounds = flags.options.timing.rounds,
+                                       .k = roofline_drafts(flags, engine)});
+  if (flags.json) {
+    print_json(to_json(roofline));
+  } else {
+    fmt::print("{}", to_text(roofline));
+  }
+  return ExitCode::kDone;
+}
+
+ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   if (!flags.url.url.empty()) return run_bench_url(flags.url, flags.engine.seed, flags.json);
   if (flags.bandwidth && !flags.engine.model.empty()) {
     throw Error({.what = "the bandwidth is the machine's, whatever the model",
@@ -71,16 +106,25 @@ ExitCode run_bench(const BenchFlags& flags) {
   if (!flags.prompt_file.empty()) {
     text::require_utf8(read_text(flags.prompt_file), flags.prompt_file);
   }
+  check_trace(flags.trace);
+  const auto profile = apply_profile(flags.profile, command, flags.engine);
   bench::BenchOptions options = flags.options;
   options.speculation = benchmark_speculative_config(flags.engine);
   options.speculation.device_rounds = !flags.host_rounds;
   options.prompt_file = flags.prompt_file;
   const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
+  check_device(profile, *engine);
+  if (flags.roofline) return run_roofline(flags, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
     print_json(to_json(report));
   } else {
     fmt::print("{}", to_text(report));
+  }
+  if (!flags.trace.file.empty()) {
+    start_trace(flags.trace, *engine);
+    bench::run_once(*engine, options);
+    finish_trace(flags.trace, *engine);
   }
   return report.lossless() ? ExitCode::kDone : ExitCode::kNo;
 }
@@ -113,14 +157,21 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_flag("--host-rounds", flags->host_rounds,
                     "Draft, verify and accept by calls of the host even where the device can do "
                     "whole rounds");
-  command->add_flag("--bandwidth", flags->bandwidth,
-                    "Without MODEL: measure only how fast this machine reads memory");
+  command->add_flag(
+      "--bandwidth", flags->bandwidth,
+      "Without MODEL: measure only how fast this machine reads memory and multiplies");
+  auto* roofline = command->add_flag(
+      "--roofline", flags->roofline,
+      "Instead: where the time of a step goes, phase by phase, beside what it has to read");
+  add_profile_flag(*command, flags->profile);
+  add_trace_flags(*command, flags->trace);
+  command->get_option("--trace")->excludes(roofline);
   command->add_flag("--json", flags->json, "Print one JSON object");
   add_bench_url_flags(*command, flags->url);
   command->callback([flags, command, &action] {
     action = [flags, command] {
       check_bench_flags(*command, flags->url);
-      return run_bench(*flags);
+      return run_bench(*flags, *command);
     };
   });
 }

@@ -24,5 +24,6 @@ void add_quantize(CLI::App& app, Action& action);
 void add_render(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
+void add_tune(CLI::App& app, Action& action);
 
 }  // namespace levin::cli

@@ -10,7 +10,9 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/output.h"
+#include "cli/profile_flags.h"
 #include "cli/sampling_flags.h"
+#include "cli/trace_flags.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/files.h"
@@ -33,6 +35,8 @@ constexpr std::size_t kMaxPromptBytes = std::size_t{64} << 20;
 struct GenerateFlags {
   EngineFlags engine;
   SamplingFlags sampling;
+  TraceFlags trace;
+  std::string profile;
   std::string prompt;
   std::string prompt_file;
   std::string messages;
@@ -72,7 +76,7 @@ std::vector<int32_t> prompt_ids(const Prompt& prompt, const engine::Engine& engi
   return engine.tokenizer->encode(prompt.text);
 }
 
-ExitCode run_generate(const GenerateFlags& flags) {
+ExitCode run_generate(GenerateFlags& flags, const CLI::App& command) {
   // What is wrong in itself shows before the model is looked for.
   check_sampling_flags(flags.sampling);
   if (flags.no_thinking && !flags.chat && flags.messages.empty()) {
@@ -83,6 +87,8 @@ ExitCode run_generate(const GenerateFlags& flags) {
                  .hint = {}});
   }
   const Prompt prompt = read_prompt(flags);
+  check_trace(flags.trace);
+  const auto profile = apply_profile(flags.profile, command, flags.engine);
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
@@ -96,6 +102,8 @@ ExitCode run_generate(const GenerateFlags& flags) {
     tell_sampling(flags.sampling, loading);
   };
   const auto engine = load_generating_engine(flags.engine.model, options, speculation);
+  check_device(profile, *engine);
+  start_trace(flags.trace, *engine);
 
   request.sampling = sampling_params(flags.sampling, engine->default_sampling, flags.engine.seed);
   request.sampling.skip_special_tokens = !flags.show_special_tokens;
@@ -113,6 +121,7 @@ ExitCode run_generate(const GenerateFlags& flags) {
     fmt::print("\n");
     tell(fmt::format("\n{}\n", summary(result, request.prompt.size())));
   }
+  finish_trace(flags.trace, *engine);
   return ExitCode::kDone;
 }
 
@@ -133,8 +142,12 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_flag("--show-special-tokens", flags->show_special_tokens,
                     "Print special tokens such as </think>");
   add_sampling_flags(*command, flags->sampling);
+  add_profile_flag(*command, flags->profile);
+  add_trace_flags(*command, flags->trace);
   command->add_flag("--json", flags->json, "Print one JSON object to stdout, when done");
-  command->callback([flags, &action] { action = [flags] { return run_generate(*flags); }; });
+  command->callback([flags, command, &action] {
+    action = [flags, command] { return run_generate(*flags, *command); };
+  });
 }
 
 }  // namespace levin::cli

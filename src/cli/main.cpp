@@ -228,6 +228,7 @@ int run(int argc, char** argv) {
   add_chat(app, action);
   add_serve(app, action);
   add_bench(app, action);
+  add_tune(app, action);
   add_logits(app, action);
   add_tokenize(app, action);
   add_detokenize(app, action);

@@ -12,7 +12,9 @@
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interruption.h"
+#include "cli/profile_flags.h"
 #include "cli/sampling_flags.h"
+#include "cli/trace_flags.h"
 #include "cli/validators.h"
 #include "core/error.h"
 #include "core/files.h"
@@ -40,6 +42,8 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{4} << 20;
 struct ServeFlags {
   EngineFlags engine;
   serve::ServeOptions options;
+  TraceFlags trace;
+  std::string profile;
   bool prefix_caching = false;
   bool no_prefix_caching = false;
   uint64_t prefix_cache_memory = uint64_t{1} << 30;
@@ -152,7 +156,7 @@ void log_plan(const engine::Engine& engine, const serve::EngineSettings& setting
           : counted(int64_t{speculation.num_speculative_tokens}, "draft"));
 }
 
-ExitCode run_serve(ServeFlags& flags) {
+ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
   serve::ServeOptions& options = flags.options;
   options.version = LEVIN_VERSION;
   options.log_requests = !flags.no_request_log;
@@ -166,12 +170,16 @@ ExitCode run_serve(ServeFlags& flags) {
     const std::filesystem::path folder = std::filesystem::path(flags.engine.model) / "";
     options.served_model_names.push_back(folder.parent_path().filename().string());
   }
+  check_trace(flags.trace);
+  const auto profile = apply_profile(flags.profile, command, flags.engine, false);
   // The port is taken before the model is loaded, so that a mistake shows at once and a load
   // balancer sees that something is coming.
   serve::Server server(options);
   spdlog::info("listening on http://{}:{} while {} loads", options.host, server.port(),
                flags.engine.model);
   const auto engine = load(flags);
+  check_device(profile, *engine);
+  start_trace(flags.trace, *engine);
   serve::EngineSettings settings;
   settings.speculation = speculation_of(flags, *engine);
   if (settings.speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
@@ -183,6 +191,7 @@ ExitCode run_serve(ServeFlags& flags) {
   when_interrupted("requests that were running are lost; SIGTERM and Ctrl-C finish them first");
   server.run(*engine, settings);
   spdlog::info("all requests are finished");
+  finish_trace(flags.trace, *engine);
   return ExitCode::kDone;
 }
 
@@ -193,6 +202,8 @@ void add_serve(CLI::App& app, Action& action) {
   auto flags = std::make_shared<ServeFlags>();
   flags->engine.max_num_seqs = kDefaultSequences;
   add_engine_flags(*command, flags->engine);
+  add_profile_flag(*command, flags->profile);
+  add_trace_flags(*command, flags->trace);
   serve::ServeOptions& options = flags->options;
   command->add_option("--host", options.host, "Address to listen on; 0.0.0.0 for all")
       ->capture_default_str();
@@ -261,7 +272,9 @@ void add_serve(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_flag("--disable-log-requests,--no-enable-log-requests", flags->no_request_log,
                     "Do not log a line for each request");
-  command->callback([flags, &action] { action = [flags] { return run_serve(*flags); }; });
+  command->callback([flags, command, &action] {
+    action = [flags, command] { return run_serve(*flags, *command); };
+  });
 }
 
 }  // namespace levin::cli

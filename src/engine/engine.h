@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/sampling.h"
+#include "engine/timeline.h"
 #include "runtime/runtime.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -53,6 +54,8 @@ struct Engine {
   // Why default_sampling samples although no file asks for it: generation_config.json is absent, or
   // says nothing on do_sample. Empty when a file decides.
   std::string undeclared_sampling;
+  // Records what schedulers of this engine do, unless null. Before the first of them is made.
+  std::unique_ptr<Timeline> timeline;
 };
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,

@@ -81,6 +81,7 @@ struct Scheduler::Job {
   std::unique_ptr<Sequence> sequence;  // from the first slot on
   std::string_view aborted;            // why, while it has no sequence
   std::exception_ptr error;
+  Clock::time_point slot_begin;  // of its current slot
   double queue_seconds = 0;
   int64_t cached_tokens = 0;
   int preemptions = 0;
@@ -180,6 +181,7 @@ void Scheduler::run() {
 }
 
 bool Scheduler::step() {
+  const Clock::time_point begin = engine_.timeline == nullptr ? Clock::time_point() : Clock::now();
   take_news();
   abort_expired();
   retire();
@@ -190,7 +192,35 @@ bool Scheduler::step() {
     retire();
   }
   publish();
+  if (worked && engine_.timeline != nullptr) record_step(begin);
   return worked;
+}
+
+// The round's own times are there already.
+void Scheduler::record_step(Clock::time_point begin) {
+  step_.begin = begin;
+  step_.end = Clock::now();
+  step_.waiting = metrics_.waiting;
+  engine_.timeline->add(step_);
+}
+
+void Scheduler::record_slot(const Job& job, std::string_view outcome) {
+  if (engine_.timeline == nullptr || job.sequence == nullptr) return;
+  const Sequence& sequence = *job.sequence;
+  TimelineRequest request;
+  request.id = job.id;
+  request.slot = sequence.slot();
+  request.submitted = job.submitted;
+  request.slot_begin = job.slot_begin;
+  request.end = Clock::now();
+  request.first_slot = job.preemptions == 0;
+  request.has_first_token = sequence.first_token_at().has_value();
+  if (request.has_first_token) request.first_token = *sequence.first_token_at();
+  request.prompt_tokens = static_cast<int64_t>(job.submission.request.prompt.size());
+  request.cached_tokens = job.cached_tokens;
+  request.output_tokens = static_cast<int64_t>(sequence.output().size());
+  request.outcome = outcome;
+  engine_.timeline->add(request);
 }
 
 void Scheduler::take_news() {
@@ -282,6 +312,7 @@ bool Scheduler::make_way_for(const Job& job) {
 
 void Scheduler::preempt(Job& job) {
   const int slot = job.sequence->slot();
+  record_slot(job, "preempted");
   if (cache_ && job.submission.use_prefix_cache && may_save(job)) save(job);
   free_slots_.push_back(slot);
   ++job.preemptions;
@@ -307,6 +338,7 @@ void Scheduler::fill_slot(Job& job, int slot) {
   const bool again = job.sequence != nullptr;
   const Request& request = job.submission.request;
   const Clock::time_point now = Clock::now();
+  job.slot_begin = now;
   if (!again) {
     job.sequence = std::make_unique<Sequence>(engine_, request, slot, job.seed, cuts_);
     job.queue_seconds = std::chrono::duration<double>(now - job.submitted).count();
@@ -353,6 +385,8 @@ bool Scheduler::round() {
   try {
     rounds_->run(views_, limits);
   } catch (...) {
+    step_ = {};
+    step_.round_begin = step_.round_end = start;
     give_up_step();
     return true;
   }
@@ -362,8 +396,25 @@ bool Scheduler::round() {
   metrics_.speculation.add(report.speculation);
   metrics_.adaptive_drafts = limits.adaptive_drafts;
   metrics_.prefilled_tokens += report.prompt_rows;
-  metrics_.step_seconds.add(std::chrono::duration<double>(Clock::now() - start).count());
+  const Clock::time_point end = Clock::now();
+  metrics_.step_seconds.add(std::chrono::duration<double>(end - start).count());
   ++metrics_.steps;
+  if (engine_.timeline != nullptr) {
+    step_ = {.begin = {},
+             .round_begin = start,
+             .round_end = end,
+             .end = {},
+             .draft_seconds = report.draft_seconds,
+             .extend_seconds = report.extend_seconds,
+             .device_rounds = engine_.runtime->rounds() != nullptr,
+             .decoding = report.decoding,
+             .decode_rows = report.decode_rows,
+             .prompt_rows = report.prompt_rows,
+             .drafts = report.speculation.num_draft_tokens,
+             .accepted = report.speculation.num_accepted_tokens,
+             .running = static_cast<int>(running_.size()),
+             .waiting = 0};
+  }
   save_snapshots();
   return true;
 }
@@ -488,6 +539,7 @@ void Scheduler::finish(std::unique_ptr<Job> job) {
   metrics_.finished_length += result.finish_reason == FinishReason::kLength ? 1 : 0;
   metrics_.finished_abort += result.finish_reason == FinishReason::kAbort ? 1 : 0;
   metrics_.failed += failed ? 1 : 0;
+  record_slot(*job, name_of(result.finish_reason));
   with_deadline_ -= job->submission.deadline ? 1 : 0;
   {
     const std::lock_guard lock(mutex_);

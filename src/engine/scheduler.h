@@ -173,6 +173,9 @@ class Scheduler {
   void abort(Job& job, std::string_view reason);
   void abort_all(std::string_view reason, const std::exception_ptr& error);
   void publish();
+  // For Engine::timeline.
+  void record_step(std::chrono::steady_clock::time_point begin);
+  void record_slot(const Job& job, std::string_view outcome);
 
   Engine& engine_;
   SchedulerConfig config_;
@@ -200,6 +203,7 @@ class Scheduler {
   int64_t with_deadline_ = 0;  // requests that have one
   bool some_aborted_ = false;  // since the last retire()
   SchedulerMetrics metrics_;
+  TimelineStep step_;  // the current one, when there is a timeline
 };
 
 }  // namespace levin::engine

@@ -92,6 +92,7 @@ class Sequence {
   // Time stamps; the first of each counts.
   void started(Clock::time_point now);
   void produced(Clock::time_point now);
+  std::optional<Clock::time_point> first_token_at() const { return first_token_; }
 
   // Tokens put out since the last call.
   std::span<const int32_t> take_new_tokens();

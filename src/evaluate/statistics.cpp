@@ -214,6 +214,21 @@ Estimate ratio_of_sums(std::span<const std::vector<Pair>> groups, const Bootstra
   return with_percentiles(sums.candidate / sums.baseline, std::move(draws), options.confidence);
 }
 
+Estimate median_ratio(std::span<const Pair> pairs, const Bootstrap& options) {
+  std::vector<double> ratios;
+  for (const Pair& pair : pairs) ratios.push_back(pair.candidate / pair.baseline);
+  if (ratios.empty()) return {kNan, -kInfinity, kInfinity};
+  std::mt19937_64 random(options.seed);
+  std::uniform_int_distribution<std::size_t> any(0, ratios.size() - 1);
+  std::vector<double> draws(static_cast<std::size_t>(options.resamples));
+  std::vector<double> resample(ratios.size());
+  for (double& value : draws) {
+    for (double& ratio : resample) ratio = ratios[any(random)];
+    value = median(resample);
+  }
+  return with_percentiles(median(ratios), std::move(draws), options.confidence);
+}
+
 Estimate mean_with_t_interval(std::span<const double> values, double confidence) {
   const auto count = static_cast<double>(values.size());
   if (values.empty()) return {kNan, -kInfinity, kInfinity};

@@ -67,6 +67,10 @@ struct Pair {
 // that resamples pairs within each group. Baseline sums must be positive.
 Estimate ratio_of_sums(std::span<const std::vector<Pair>> groups, const Bootstrap& options);
 
+// Median over pairs of candidate / baseline, with a percentile bootstrap interval that resamples
+// the pairs. Baselines must be positive.
+Estimate median_ratio(std::span<const Pair> pairs, const Bootstrap& options);
+
 // Mean of a sample, with Student's t interval. One value bounds nothing: (-inf, inf).
 Estimate mean_with_t_interval(std::span<const double> values, double confidence);
 

@@ -49,17 +49,22 @@ class Pass {
   std::vector<Operation> operations_;
 };
 
-// The operation `name`, which is the last one when a layer goes on with the same.
+// The operation `name`, which is one of the last two when a layer goes on with the same: experts
+// alternate between up and down.
 Operation& Pass::operation(const SizedTensor& tensor, std::string name) {
-  if (operations_.empty() || operations_.back().name != name) {
+  const std::size_t last = std::min<std::size_t>(operations_.size(), 2);
+  const auto found = std::find_if(operations_.rbegin(), operations_.rbegin() + std::ptrdiff_t(last),
+                                  [&](const Operation& op) { return op.name == name; });
+  if (found == operations_.rbegin() + std::ptrdiff_t(last)) {
     Operation next;
     next.name = std::move(name);
     next.role = tensor.plan.role;
     next.mtp = mtp_;
     next.layer = tensor.plan.layer;
     operations_.push_back(std::move(next));
+    return operations_.back();
   }
-  return operations_.back();
+  return *found;
 }
 
 void Pass::linear(const SizedTensor& tensor) {
@@ -72,14 +77,16 @@ void Pass::linear(const SizedTensor& tensor) {
   op.flops += 2 * tokens * in * out;
 }
 
-// All routed experts of a layer are one operation. Each expert is read with the probability that
-// some token reaches it, and every token computes num_experts_per_tok of them.
+// Up of all routed experts of a layer is one operation, down another. Each expert is read with the
+// probability that some token reaches it, and every token computes num_experts_per_tok of them.
 void Pass::expert(const SizedTensor& tensor) {
   const double experts = real(config_.n_routed_experts);
   const double reached =
       distinct_experts(config_.n_routed_experts, config_.num_experts_per_tok, tokens_) / experts;
   const double used = tokens_ * real(config_.num_experts_per_tok) / experts;
-  Operation& op = operation(tensor, mixer_of(tensor.plan) + ".experts");
+  const std::string_view module = tensor.plan.module();
+  Operation& op = operation(
+      tensor, mixer_of(tensor.plan) + ".experts" + std::string(module.substr(module.rfind('.'))));
   op.weight_bytes += reached * tensor.bytes;
   if (tensor.plan.kind != TensorKind::kLinear) return;
   const double out = real(tensor.plan.shape[0]);

@@ -63,7 +63,8 @@ double distinct_experts(int64_t experts, int64_t chosen, double tokens);
 
 // One operation of a step, all layers of the model listed one by one.
 struct Operation {
-  // Canonical module name, or ".ssm", ".attention", ".experts" below the mixer.
+  // Canonical module name, or ".ssm", ".attention", ".experts.up_proj" and ".experts.down_proj" of
+  // all routed experts below the mixer.
   std::string name;
   Role role = Role::kNorm;
   bool mtp = false;

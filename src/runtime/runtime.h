@@ -113,6 +113,7 @@ struct SnapshotBytes {
 };
 
 class DeviceRounds;
+class PhaseRecorder;
 
 class Runtime {
  public:
@@ -127,6 +128,9 @@ class Runtime {
   virtual int64_t memory_bytes() const = 0;
 
   virtual void set_observer(Observer observer) = 0;
+  // Records the phases of all passes from now on (runtime/phases.h); null ends it. The recorder has
+  // a ring for each of options().threads and outlives that. False: this runtime has no such record.
+  virtual bool set_phase_recorder(PhaseRecorder* /*recorder*/) { return false; }
 
   // Empties the slot.
   virtual void reset(int slot) = 0;

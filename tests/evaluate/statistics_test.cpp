@@ -283,6 +283,26 @@ TEST(RatioOfSums, CoversTheTruth) {
   EXPECT_LT(covered, 200);
 }
 
+TEST(MedianRatio, HoldsTheTruthAndIgnoresAnOutlier) {
+  std::mt19937_64 random(7);
+  std::normal_distribution<double> normal(0, 0.02);
+  int covered = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::vector<Pair> pairs;
+    for (int item = 0; item < 15; ++item) {
+      const double baseline = 1 + std::abs(normal(random)) * 10;
+      pairs.push_back({baseline, 1.1 * baseline * (1 + normal(random))});
+    }
+    pairs.push_back({1, 50});
+    const Estimate ratio = median_ratio(pairs, {.resamples = 400});
+    covered += ratio.low <= 1.1 && 1.1 <= ratio.high;
+    EXPECT_LT(ratio.value, 1.2);
+  }
+  EXPECT_GE(covered, 180);
+  EXPECT_LT(covered, 200);
+  EXPECT_TRUE(std::isinf(median_ratio({}, {}).high));
+}
+
 // Values of the usual tables of Student's t.
 TEST(StudentT, TableValues) {
   EXPECT_NEAR(student_t_quantile(0.975, 1), 12.706, 1e-3);

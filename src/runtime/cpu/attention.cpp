@@ -55,14 +55,20 @@ void store_token(const model::Config& config, const KvCache& cache, const float*
   }
 }
 
+int64_t element_bytes(KvCacheDType dtype) {
+  return dtype == KvCacheDType::kF32 ? 4 : dtype == KvCacheDType::kBf16 ? 2 : 1;
+}
+
 template <Part part>
-void store_part(const Pass& pass, const Matrix& matrix, const Rows& rows, int layer,
-                CacheOf cache_of, State& state, std::span<const Segment> segments, float scale) {
+void store_part(Pass& pass, const Matrix& matrix, const Rows& rows, int layer, CacheOf cache_of,
+                State& state, std::span<const Segment> segments, float scale) {
   const model::Config& config = pass.config();
   const Range panels = pass.panels_of(matrix);
   const Range own = {panels.begin * kLanes, std::min(panels.end * kLanes, matrix.out)};
   for (const Segment& segment : segments) {
     const KvCache& cache = cache_of(state, segment.slot, layer);
+    pass.count_bytes(segment.rows * (own.end - own.begin) *
+                     element_bytes(pass.options().kv_cache_dtype));
     for (int64_t i = 0; i < segment.rows; ++i) {
       const float* x = rows[segment.first_row + i];
       const int64_t position = segment.position + i;
@@ -83,7 +89,7 @@ void store_part(const Pass& pass, const Matrix& matrix, const Rows& rows, int la
 
 // Rows from `first_query` on attend to everything up to themselves. Pairs are dealt out in turn,
 // since later rows look back further.
-void attend_rows(const Pass& pass, const AttentionWeights& weights, int layer, CacheOf cache_of,
+void attend_rows(Pass& pass, const AttentionWeights& weights, int layer, CacheOf cache_of,
                  State& state, std::span<const Segment> segments, int64_t first_query) {
   const model::Config& config = pass.config();
   const int64_t kv_heads = config.num_key_value_heads;
@@ -96,6 +102,7 @@ void attend_rows(const Pass& pass, const AttentionWeights& weights, int layer, C
   call.value_scale = fp8 ? weights.v_scale : 1.0F;
   call.work = pass.own().attend;
   const int64_t group_width = call.heads * call.head_dim;
+  const int64_t row_bytes = 2 * call.head_dim * element_bytes(pass.options().kv_cache_dtype);
   for (const Segment& segment : segments) {
     const KvCache& cache = cache_of(state, segment.slot, layer);
     for (int64_t i = 0; i < segment.rows; ++i) {
@@ -108,6 +115,8 @@ void attend_rows(const Pass& pass, const AttentionWeights& weights, int layer, C
         call.q = pass.work().q[row] + head * group_width;
         call.out = pass.work().attended[row] + head * group_width;
         pass.kernels().attend(call);
+        // The rows before it looked at a part of the same.
+        if (i + 1 == segment.rows) pass.count_bytes(call.length * row_bytes);
       }
     }
   }
@@ -121,6 +130,7 @@ void run_attention(Pass& pass, const AttentionWeights& weights, const float* nor
   Workspace& work = pass.work();
   const Rows normed = pass.normed();
   const int64_t queries = count - first_query;
+  pass.phase(Phase::kAttentionIn);
   pass.normalize(hidden, count, norm, normed);
   // Queries of some rows only have tiles of their own.
   const PackedInput k_input = pass.stage(0, weights.k_proj, normed, count);
@@ -145,9 +155,11 @@ void run_attention(Pass& pass, const AttentionWeights& weights, const float* nor
   pass.barrier();
   if (queries == 0) return;
 
+  pass.phase(Phase::kAttend);
   attend_rows(pass, weights, layer, cache_of, state, segments, first_query);
   pass.barrier();
 
+  pass.phase(Phase::kAttentionOut);
   const Rows attended = work.attended.from(first_query);
   const PackedInput mixed = pass.stage(0, weights.o_proj, attended, queries);
   pass.staged();

@@ -47,6 +47,10 @@ class CpuRuntime final : public Runtime {
   std::vector<PlanEntry> plan() const override { return describe_plan(*model_, weights_, isa_); }
   int64_t memory_bytes() const override;
   void set_observer(Observer observer) override { watcher_.set(std::move(observer)); }
+  bool set_phase_recorder(PhaseRecorder* recorder) override {
+    shared_.recorder = recorder;
+    return true;
+  }
 
   void reset(int slot) override;
   int64_t length(int slot) const override;
@@ -154,6 +158,7 @@ void CpuRuntime::lay_out(std::span<const Extend> batch) {
 void CpuRuntime::run_layer(Pass& pass, int layer) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const Rows& hidden = work_.hidden;
+  pass.enter_layer(layer);
   pass.watch_hidden(layer, hidden, count_);
   if (const auto* mamba = std::get_if<MambaWeights>(&weights.mixer)) {
     run_mamba(pass, *mamba, weights.norm, layer, state_, segments_, hidden, count_);
@@ -170,6 +175,8 @@ void CpuRuntime::run_layer(Pass& pass, int layer) {
 // norm_f of all rows, which the draft head needs, and logits of those asked for.
 void CpuRuntime::run_head(Pass& pass) {
   const Rows& normed = pass.small() ? pass.own().hidden : work_.final;
+  pass.enter_layer(-1);
+  pass.phase(Phase::kHead);
   pass.normalize(work_.hidden, count_, model_->norm_f.data(), normed);
   if (pass.small() && pass.thread() == 0) {
     std::copy_n(normed.data, count_ * normed.stride, work_.final.data);
@@ -225,12 +232,17 @@ void CpuRuntime::extend(std::span<const Extend> batch) {
   check_extend(*this, batch);
   lay_out(batch);
   if (draft_) draft_->plan_extend(batch, segments_, work_.final);
+  if (shared_.recorder != nullptr) {
+    shared_.recorder->begin_step(StepKind::kExtend, static_cast<int>(batch.size()),
+                                 static_cast<int>(count_));
+  }
   team_.run([&](int thread) {
     if (draft_) draft_->run_before(shared_, thread);
     run_backbone(thread, batch);
     if (draft_) draft_->run_after(shared_, thread);
   });
   advance(batch);
+  if (shared_.recorder != nullptr) shared_.recorder->end_step();
   watcher_.rethrow();
 }
 
@@ -260,8 +272,14 @@ void CpuRuntime::restore(int slot, std::span<const Snapshot> chain) {
 
 void CpuRuntime::draft(std::span<const Draft> batch) {
   check_draft(*this, batch);
+  if (shared_.recorder != nullptr) {
+    int proposals = 0;
+    for (const Draft& entry : batch) proposals += entry.k;
+    shared_.recorder->begin_step(StepKind::kDraft, static_cast<int>(batch.size()), proposals);
+  }
   draft_->plan_draft(batch);
   team_.run([&](int thread) { draft_->run_draft(shared_, thread); });
+  if (shared_.recorder != nullptr) shared_.recorder->end_step();
   watcher_.rethrow();
 }
 

@@ -173,6 +173,8 @@ void DraftHead::fuse(Pass& pass, std::span<const DraftRows::Row> rows) {
   const model::Mtp& mtp = *weights_.mtp;
   const Rows inputs = pass.small() ? pass.own().wide : pass.work().fused;
   const Range range = pass.rows_to_stage(count);
+  pass.enter_layer(-1, true);
+  pass.phase(Phase::kDraftIn);
   for (int64_t i = range.begin; i < range.end; ++i) {
     const DraftRows::Row& row = rows[static_cast<std::size_t>(i)];
     float* embedding = inputs[i];
@@ -192,6 +194,7 @@ void DraftHead::make_entries(Pass& pass, const DraftRows::Chunk& chunk) {
   const LayerWeights& layer = weights_.layers.front();
   const auto count = static_cast<int64_t>(chunk.rows.size());
   fuse(pass, chunk.rows);
+  pass.enter_layer(0, true);
   run_attention(pass, std::get<AttentionWeights>(layer.mixer), layer.norm, 0, draft_cache, state_,
                 chunk.segments, pass.work().hidden, count, count);
 }
@@ -211,7 +214,9 @@ void DraftHead::run_outputs(Pass& pass, const DraftRows::Chunk& chunk, int64_t f
   Workspace& work = pass.work();
   fuse(pass, chunk.rows);
   const Rows hidden = work.hidden.from(first_output);
+  int index = 0;
   for (const LayerWeights& layer : weights_.layers) {
+    pass.enter_layer(index++, true);
     if (const auto* attention = std::get_if<AttentionWeights>(&layer.mixer)) {
       run_attention(pass, *attention, layer.norm, 0, draft_cache, state_, chunk.segments,
                     work.hidden, count, first_output);
@@ -221,6 +226,8 @@ void DraftHead::run_outputs(Pass& pass, const DraftRows::Chunk& chunk, int64_t f
       run_mlp(pass, std::get<FeedForward>(layer.mixer), layer.norm, hidden, outputs);
     }
   }
+  pass.enter_layer(-1, true);
+  pass.phase(Phase::kHead);
   const Rows& normed = pass.small() ? pass.own().hidden : work.final;
   pass.normalize(hidden, outputs, weights_.mtp->final_layernorm.data(), normed);
   if (pass.small() && pass.thread() == 0) {

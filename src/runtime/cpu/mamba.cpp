@@ -180,6 +180,11 @@ void write_log(const Pass& pass, const Inputs& inputs, const Rows& log, bool kee
   }
 }
 
+int64_t state_bytes_of_head(const Pass& pass) {
+  const int64_t element = pass.options().ssm_cache_dtype == SsmCacheDType::kF32 ? 4 : 2;
+  return pass.config().ssm_state_size * pass.config().mamba_head_dim * element;
+}
+
 void run_heads(Pass& pass, const MambaWeights& weights, int layer, State& state,
                std::span<const Segment> segments) {
   const model::Config& config = pass.config();
@@ -199,11 +204,14 @@ void run_heads(Pass& pass, const MambaWeights& weights, int layer, State& state,
                         segment.rows,
                         slot.kept};
     const bool keep = segment.rows > pass.options().max_rewind;
+    const bool writes = keep || inputs.replay > 0;
     const int64_t base = heads * static_cast<int64_t>(s);
     const int64_t begin = std::clamp<int64_t>(share_of_all.begin - base, 0, heads);
     const int64_t end = std::clamp<int64_t>(share_of_all.end - base, 0, heads);
     HeadRunner(pass, weights, layer, layer_state, slot, inputs, segment.first_row, keep)
         .run(begin, end);
+    pass.count_bytes((end - begin) * state_bytes_of_head(pass) *
+                     ((slot.kept > 0 ? 1 : 0) + (writes ? 1 : 0)));
     write_log(pass, inputs, layer_state.log[1 - slot.log], keep);
   }
 }
@@ -215,6 +223,7 @@ void run_mamba(Pass& pass, const MambaWeights& weights, const float* norm, int l
   const model::Config& config = pass.config();
   Workspace& work = pass.work();
   const Rows normed = pass.normed();
+  pass.phase(Phase::kMambaIn);
   pass.normalize(hidden, count, norm, normed);
   const PackedInput input = pass.stage(0, weights.in_proj, normed, count);
   pass.staged();
@@ -222,9 +231,11 @@ void run_mamba(Pass& pass, const MambaWeights& weights, const float* norm, int l
   pass.multiply(weights.in_proj, input, store_to(work.projected));
   pass.barrier();
 
+  pass.phase(Phase::kMambaScan);
   run_heads(pass, weights, layer, state, segments);
   pass.barrier();
 
+  pass.phase(Phase::kMambaOut);
   const Rows gated = pass.small() ? pass.own().wide : work.y;
   const Range rows = pass.rows_to_stage(count);
   for (int64_t i = rows.begin; i < rows.end; ++i) {

@@ -131,6 +131,7 @@ void multiply_experts(Pass& pass, const MoeWeights& weights, const Routing& rout
     const int64_t pair = routing.offsets[e];
     const int64_t count = routing.offsets[e + 1] - pair;
     if (count == 0) continue;
+    pass.count_expert();
     const Matrix& matrix = matrix_of(weights.experts[e]);
     const bool indexed = input.index != nullptr;
     const Rows rows = indexed ? input.rows : input.rows.from(pair);
@@ -162,6 +163,7 @@ void run_mlp(Pass& pass, const FeedForward& weights, const float* norm, const Ro
              int64_t count) {
   const Rows normed = pass.normed();
   const Rows& inner = pass.work().shared;
+  pass.phase(Phase::kMlpUp);
   pass.normalize(hidden, count, norm, normed);
   const PackedInput input = pass.stage(0, weights.up_proj, normed, count);
   pass.staged();
@@ -169,6 +171,7 @@ void run_mlp(Pass& pass, const FeedForward& weights, const float* norm, const Ro
   pass.multiply(weights.up_proj, input, store_to(inner, Epilogue::kRelu2));
   pass.barrier();
 
+  pass.phase(Phase::kMlpDown);
   const PackedInput squared = pass.stage(0, weights.down_proj, inner, count);
   pass.staged();
   pass.watch_input(weights.down_proj, inner, count);
@@ -184,6 +187,7 @@ void run_moe(Pass& pass, const MoeWeights& weights, const float* norm, const Row
   const auto down = [](const FeedForward& expert) -> const Matrix& { return expert.down_proj; };
 
   // Router, shared expert and the way into the latent space see the full width.
+  pass.phase(Phase::kMoeIn);
   pass.normalize(hidden, count, norm, normed);
   const PackedInput router_input = pass.stage(0, weights.gate, normed, count);
   PackedInput shared_input;
@@ -203,7 +207,9 @@ void run_moe(Pass& pass, const MoeWeights& weights, const float* norm, const Row
   }
   pass.barrier();
 
+  pass.phase(Phase::kMoeRoute);
   const Routing& routing = route(pass, weights, count);
+  pass.phase(Phase::kMoeUp);
   const ExpertInput outer{weights.fc1_latent ? work.latent_in : normed, routing.pair_row};
   stage_experts(pass, weights, routing, outer, up);
   pass.staged();
@@ -212,6 +218,7 @@ void run_moe(Pass& pass, const MoeWeights& weights, const float* norm, const Row
   });
   pass.barrier();
 
+  pass.phase(Phase::kMoeDown);
   const ExpertInput inner{work.experts, nullptr};
   stage_experts(pass, weights, routing, inner, down);
   if (weights.shared) shared_input = pass.stage(1, weights.shared->down_proj, work.shared, count);
@@ -233,6 +240,7 @@ void run_moe(Pass& pass, const MoeWeights& weights, const float* norm, const Row
   pass.barrier();
   if (!weights.fc2_latent) return;
 
+  pass.phase(Phase::kMoeOut);
   latent_input = pass.stage(2, *weights.fc2_latent, work.latent_out, count);
   pass.staged();
   pass.watch_input(*weights.fc2_latent, work.latent_out, count);

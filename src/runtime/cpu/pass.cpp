@@ -38,6 +38,16 @@ void Watcher::rethrow() {
   if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
 }
 
+void Pass::recorded_barrier() {
+  record_.begin = shared_.recorder->mark(thread_);
+  record_.arrived = ticks();
+  shared_.team.barrier();
+  record_.end = ticks();
+  shared_.recorder->add(thread_, record_);
+  record_.bytes = 0;
+  record_.experts = 0;
+}
+
 void Pass::normalize(const Rows& x, int64_t count, const float* weight, const Rows& out) {
   const Range rows = rows_to_stage(count);
   const auto eps = static_cast<float>(config().norm_eps);
@@ -77,6 +87,7 @@ PackedInput Pass::stage_also(int stage, const Matrix& matrix, const Rows& rows, 
 void Pass::multiply(const Matrix& matrix, const PackedInput& input, const LinearOutput& output) {
   const Range range = panels_of(matrix);
   if (range.begin == range.end) return;
+  count_bytes((range.end - range.begin) * matrix.panels.panel_bytes);
   kernels().linear(matrix.panels, input, output, range.begin, range.end, own().linear_scratch);
 }
 

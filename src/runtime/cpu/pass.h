@@ -16,6 +16,7 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/weights.h"
 #include "runtime/cpu/workspace.h"
+#include "runtime/phases.h"
 #include "runtime/runtime.h"
 
 namespace levin::runtime::cpu {
@@ -56,13 +57,17 @@ struct Shared {
   ThreadTeam& team;
   Workspace& work;
   Watcher& watcher;
+  PhaseRecorder* recorder = nullptr;  // none unless somebody asked for it
 };
 
 class Pass {
  public:
   // `rows`: of the pass, deciding whether its batch is small.
   Pass(const Shared& shared, int thread, int64_t rows)
-      : shared_(shared), thread_(thread), small_(rows <= kTile) {}
+      : shared_(shared), thread_(thread), small_(rows <= kTile) {
+    record_.rows = static_cast<int32_t>(rows);
+    if (shared_.recorder != nullptr) shared_.recorder->begin(thread);
+  }
 
   const model::Config& config() const { return shared_.config; }
   const Options& options() const { return shared_.options; }
@@ -74,7 +79,22 @@ class Pass {
   int threads() const { return shared_.team.size(); }
   bool small() const { return small_; }
 
-  void barrier() { shared_.team.barrier(); }
+  // Ends a phase.
+  void barrier() {
+    if (shared_.recorder == nullptr) [[likely]] {
+      shared_.team.barrier();
+    } else {
+      recorded_barrier();
+    }
+  }
+  // For the record: what the next barriers end, and what was read or written before them.
+  void enter_layer(int layer, bool draft = false) {
+    record_.layer = static_cast<int16_t>(layer);
+    record_.draft = draft;
+  }
+  void phase(Phase phase) { record_.phase = phase; }
+  void count_bytes(int64_t bytes) { record_.bytes += bytes; }
+  void count_expert() { ++record_.experts; }
   // After staging: the staged rows of the other threads are there too.
   void staged() {
     if (!small_) barrier();
@@ -121,7 +141,10 @@ class Pass {
   }
 
  private:
+  void recorded_barrier();
+
   const Shared& shared_;
+  PhaseRecord record_;
   int thread_;
   bool small_;
 };

@@ -1,0 +1,58 @@
+// Tries settings of `levin tune` with the model itself: an engine for each way to load it, all
+// alive while they are timed in turn.
+#pragma once
+
+#include <memory>
+
+#include "bench/timing.h"
+#include "bench/tuner.h"
+#include "engine/engine.h"
+#include "evaluate/text_set.h"
+
+namespace levin::bench {
+
+struct TuneLabOptions {
+  std::filesystem::path model;
+  engine::LoadOptions load;  // threads and cache types are the control's, unless set
+  TimingOptions timing;
+  int64_t prompt_tokens = 256;
+  // Text that divergence from the control is measured on; empty: the fixed prompts.
+  std::vector<std::filesystem::path> texts;
+  int64_t window = 128;     // predictions
+  int64_t max_windows = 8;  // of each text
+  double perplexity_ratio_max = 1.03;
+};
+
+class ModelLab final : public TuneLab {
+ public:
+  // Loads the control. Throws Error as load_engine() does.
+  explicit ModelLab(const TuneLabOptions& options);
+
+  // Memory that the weights of another engine may take (default: any).
+  void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
+  engine::Engine& control_engine() { return *engines_.front().engine; }
+  const TuneSetting& control() const { return control_; }
+  // Threads (on the CPU), cache types, drafts (with a draft head): what can be tried with it.
+  std::vector<TuneDimension> dimensions() const;
+
+  std::optional<std::string> obstacle(const TuneSetting& setting) override;
+  std::vector<TuneTiming> time(std::span<const TuneSetting> settings) override;
+  std::optional<std::string> flaw(const TuneSetting& setting) override;
+
+ private:
+  struct Loaded {
+    TuneSetting setting;  // drafts do not matter
+    std::unique_ptr<engine::Engine> engine;
+  };
+  engine::Engine& engine_for(const TuneSetting& setting);
+  void keep_only(std::span<const TuneSetting> settings);
+  std::vector<evaluate::TokenStream> streams() const;
+
+  TuneLabOptions options_;
+  TuneSetting control_;
+  std::vector<Loaded> engines_;  // the control's first
+  Workload workload_;
+  int64_t available_bytes_ = -1;
+};
+
+}  // namespace levin::bench

@@ -1,0 +1,64 @@
+#include "cli/profile_flags.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "core/error.h"
+#include "core/thread_team.h"
+
+namespace levin::cli {
+
+void add_profile_flag(CLI::App& command, std::string& file) {
+  command.add_option("--profile", file,
+                     "Settings that levin tune found for this model; flags given by hand win");
+}
+
+std::optional<bench::TuneProfile> apply_profile(const std::string& file, const CLI::App& command,
+                                                EngineFlags& flags, bool drafts) {
+  if (file.empty()) return std::nullopt;
+  if (flags.load_format == "dummy" || flags.runtime == "reference") {
+    throw Error(
+        {.what = "a profile is for the fast runtime and a model with weights",
+         .where = "--profile",
+         .expected = {},
+         .found = flags.load_format == "dummy" ? "--load-format dummy" : "--runtime reference",
+         .hint = "leave --profile out"});
+  }
+  const bench::TuneProfile profile = bench::read_profile(file);
+  bench::require_made_for(profile, file, flags.model);
+  const auto set = [&](const char* flag, const std::string& value, auto&& assign) {
+    if (command.get_option(flag)->count() > 0) {
+      spdlog::info("profile {}: {} {} is left, the one given by hand wins", file, flag, value);
+      return;
+    }
+    spdlog::info("profile {}: {} {}", file, flag, value);
+    assign();
+  };
+  const bench::TuneSetting& setting = profile.setting;
+  const std::string config =
+      fmt::format(R"({{"method": "mtp", "num_speculative_tokens": {}}})", setting.drafts);
+  if (setting.threads > 0) {
+    set("--threads", fmt::format("{}", setting.threads), [&] { flags.threads = setting.threads; });
+  }
+  set("--kv-cache-dtype", std::string(bench::name_of(setting.kv)),
+      [&] { flags.kv_cache_dtype = bench::name_of(setting.kv); });
+  set("--mamba-ssm-cache-dtype", std::string(bench::name_of(setting.ssm)),
+      [&] { flags.ssm_cache_dtype = bench::name_of(setting.ssm); });
+  if (drafts) {
+    set("--speculative-config", config, [&] { flags.speculative_config = config; });
+  } else {
+    spdlog::info("profile {}: its {} drafts are left, each round drafts as many as pay", file,
+                 setting.drafts);
+  }
+  return profile;
+}
+
+void check_device(const std::optional<bench::TuneProfile>& profile, engine::Engine& engine) {
+  if (!profile) return;
+  const std::string device = bench::device_of(engine);
+  if (device == profile->device) return;
+  spdlog::warn("the profile was made on another device ({}; this is {}): tune again to be sure",
+               profile->device, device);
+}
+
+}  // namespace levin::cli
