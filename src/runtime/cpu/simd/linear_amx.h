@@ -254,6 +254,22 @@ inline void decode_panel_tiles(const Source& source, const uint8_t* from, int64_
   }
 }
 
+// Calls f<panels>(panel) for the panels from `begin` to `end`, as many at a time as `most`. Three
+// at a time once keep any from being left alone, which takes as long as all four: a tile of sums
+// waits for the product before.
+template <int most, class Function>
+inline void for_panels(int64_t begin, int64_t end, const Function& f) {
+  while (begin < end) {
+    const int64_t left = end - begin;
+    const int64_t wanted = left % most == 1 && left > 2 ? 3 : most;
+    const int64_t taken = left < wanted ? left : wanted;
+    unrolled<most == 2 ? 3 : most>([&]<int i>() {
+      if (taken == i + 1) f.template operator()<i + 1>(begin);
+    });
+    begin += taken;
+  }
+}
+
 // Calls f<tokens>() for the number of tokens of a tile.
 template <class Function>
 inline void for_tokens(int64_t tokens, const Function& f) {
@@ -279,15 +295,16 @@ inline void run_plain_tiles(const LinearCall& call, const Source& source, const 
       put_out(call.matrix, call.input, call.output, panel, token + i * kTile, 1.0F, sums);
     }
   };
-  int64_t panel = begin;
   if (tokens == 2 * kTile) {
+    int64_t panel = begin;
     for (; panel + 2 <= end; panel += 2) run.template operator()<2, 2, kTile>(panel);
     for (; panel < end; ++panel) run.template operator()<1, 2, kTile>(panel);
     return;
   }
   for_tokens(tokens, [&]<int count>() {
-    for (; panel + 4 <= end; panel += 4) run.template operator()<4, 1, count>(panel);
-    for (; panel < end; ++panel) run.template operator()<1, 1, count>(panel);
+    for_panels<4>(begin, end, [&]<int panels>(int64_t panel) {
+      run.template operator()<panels, 1, count>(panel);
+    });
   });
 }
 
@@ -309,10 +326,8 @@ inline void run_scaled_tile(const LinearCall& call, const Source& source, const 
                                       scratch, sums);
     put_out(call.matrix, call.input, call.output, panel, token, Scales::kFactor, sums);
   };
-  constexpr int kPanels = tokens <= 4 ? 4 : 2;
-  int64_t panel = begin;
-  for (; panel + kPanels <= end; panel += kPanels) run.template operator()<kPanels>(panel);
-  for (; panel < end; ++panel) run.template operator()<1>(panel);
+  for_panels<tokens <= 4 ? 4 : 2>(
+      begin, end, [&]<int panels>(int64_t panel) { run.template operator()<panels>(panel); });
 }
 
 template <class V, class Source>
