@@ -63,6 +63,13 @@ fuzz: setup
 soak: build
 	@tools/soak.py $(LEVIN)
 
+## make bench      the CPU kernels beside a streaming read and a plain loop, then a whole model's passes
+bench: setup $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j$(JOBS) --target levin_kernels_bench levin_cpu_step
+	@$(BUILD)/benchmarks/levin_kernels_bench --benchmark_filter='read|control|/(bf16|fp8|nvfp4_w4a16|int4_g64|f32_router)/' \
+	  --benchmark_counters_tabular=true
+	@$(BUILD)/benchmarks/levin_cpu_step configs/nemotron-3-eighth --recipe coverage
+
 ## make format     clang-format every source file
 format: setup
 	@git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format-14 -i

@@ -22,74 +22,16 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "model/cost.h"
 #include "runtime/cuda/profile.h"
 #include "runtime/round.h"
+#include "step_recipes.h"
 
 namespace {
 
-using levin::checkpoint::ModuleQuant;
-using levin::checkpoint::QuantAlgo;
-using levin::model::Role;
-using levin::model::TensorPlan;
-
-constexpr ModuleQuant kNvfp4 = {QuantAlgo::kW4A16Nvfp4, 16};
-constexpr ModuleQuant kFp8 = {QuantAlgo::kFp8, 0};
-
-struct Recipe {
-  std::string name;
-  ModuleQuant (*quant_of)(const TensorPlan&);
-  bool half_state = false;
-};
-
-ModuleQuant bf16(const TensorPlan&) {
-  return {};
-}
-
-// Routed experts and lm_head NVFP4, shared expert and Mamba FP8, attention BF16; drafter NVFP4.
-ModuleQuant coverage(const TensorPlan& plan) {
-  switch (plan.role) {
-    case Role::kRoutedExperts:
-    case Role::kLmHead:
-      return kNvfp4;
-    case Role::kSharedExperts:
-    case Role::kMamba:
-      return plan.mtp ? kNvfp4 : kFp8;
-    default:
-      return plan.mtp && plan.role == Role::kMtpInput ? kNvfp4 : ModuleQuant{};
-  }
-}
-
-ModuleQuant all_4bit(const TensorPlan&) {
-  return kNvfp4;
-}
-ModuleQuant all_int4(const TensorPlan&) {
-  return {QuantAlgo::kInt4Packed, 64};
-}
-
-const std::vector<Recipe> kRecipes = {
-    {"bf16", bf16}, {"coverage", coverage}, {"4bit", all_4bit, true}, {"int4", all_int4, true}};
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double bytes_per_step(const levin::model::Config& config, const Recipe& recipe, int rows,
-                      int context) {
-  std::vector<levin::model::SizedTensor> tensors;
-  for (const TensorPlan& plan : levin::model::plan_tensors(config)) {
-    const bool linear = plan.kind == levin::model::TensorKind::kLinear;
-    tensors.push_back(
-        levin::model::sized_tensor(plan, linear ? recipe.quant_of(plan) : ModuleQuant{}));
-  }
-  levin::model::StepOptions options;
-  options.tokens_per_sequence = rows;
-  options.context = context;
-  options.types.ssm = recipe.half_state ? 2 : 4;
-  return levin::model::total(levin::model::step_operations(config, tensors, options))
-      .memory_bytes();
-}
+using levin::benchmarks::bytes_per_step;
+using levin::benchmarks::kRecipes;
+using levin::benchmarks::median;
+using levin::benchmarks::Recipe;
 
 // Unconditional acceptance of draft 1, 2, ...; beyond the third, the third's ratio goes on.
 constexpr double kRates[] = {0.65, 0.60, 0.56, 0.523, 0.488};

@@ -64,8 +64,8 @@ class Checkpoint {
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& folder);
 
   // Reads only the configuration of `folder`; tensors are `specs` with deterministic random values
-  // (same name and seed, same bytes), made when first viewed and kept from then on: whoever views
-  // every tensor needs total_bytes() of memory.
+  // (same name and seed, same bytes), made when first viewed and kept from then on. Large ones are
+  // windows of a pool for each kind: all take little more than the largest of each kind.
   static std::shared_ptr<const Checkpoint> dummy(const std::filesystem::path& folder,
                                                  std::vector<TensorSpec> specs, uint64_t seed);
 

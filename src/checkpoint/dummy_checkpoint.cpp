@@ -3,9 +3,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string>
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
@@ -66,27 +68,59 @@ class Stream {
   unsigned left_ = 0;
 };
 
+// Tensors of at least this size are windows of one pool for each kind of values: a full-size model
+// is then made in seconds, and takes the memory of its largest tensors.
+constexpr uint64_t kWindowed = uint64_t{1} << 20;
+// The values of a pool begin anew after so many bytes: 64 times a prime, so that rows of a matrix
+// and those of another one, at another place in the period, do not coincide.
+constexpr uint64_t kPeriodLines = 262147;
+constexpr uint64_t kLine = 64;
+constexpr uint64_t kPeriod = kPeriodLines * kLine;
+
 class DummyCheckpoint final : public Checkpoint {
  public:
   DummyCheckpoint(const std::filesystem::path& folder, std::vector<TensorSpec> specs,
                   uint64_t seed);
 
  private:
-  struct Tensor {
+  // Bytes that are made when they are first asked for.
+  struct Bytes {
     std::once_flag made;
     std::vector<std::byte> bytes;
   };
+  struct Pool : Bytes {
+    TensorSpec spec;  // of a tensor that uses it, under the pool's own name
+    uint64_t size = 0;
+  };
 
   TensorView view_at(std::size_t index) const override;
-  void make(std::size_t index) const;
+  Pool* pool_for(const TensorSpec& spec, uint64_t bytes);
+  std::span<const std::byte> window(std::size_t index) const;
+  void fill(const TensorSpec& spec, std::span<std::byte> bytes) const;
   float draw(const TensorSpec& spec, Stream& stream) const;
   static uint8_t random_code(const TensorSpec& spec, Stream& stream);
 
   std::vector<TensorSpec> specs_;
   uint64_t seed_;
   std::vector<float> normal_ = normal_table();
-  mutable std::vector<Tensor> tensors_made_;
+  mutable std::vector<Bytes> tensors_made_;
+  mutable std::map<std::string, Pool> pools_;
+  std::vector<Pool*> pool_of_;  // by tensor; null: a tensor of its own
 };
+
+// The pool that a tensor is a window of, or null when it is made by itself.
+DummyCheckpoint::Pool* DummyCheckpoint::pool_for(const TensorSpec& spec, uint64_t bytes) {
+  const bool random =
+      spec.fill == Fill::kWeight || spec.fill == Fill::kCodes || spec.fill == Fill::kBlockScale;
+  if (!random || bytes < kWindowed) return nullptr;
+  std::string name = fmt::format("pool {} {} {}", static_cast<int>(spec.dtype),
+                                 static_cast<int>(spec.fill), spec.fan_in);
+  Pool& pool = pools_[name];
+  pool.size = std::max(pool.size, bytes + kPeriod);
+  pool.spec = spec;
+  pool.spec.name = std::move(name);
+  return &pool;
+}
 
 DummyCheckpoint::DummyCheckpoint(const std::filesystem::path& folder, std::vector<TensorSpec> specs,
                                  uint64_t seed)
@@ -106,6 +140,7 @@ DummyCheckpoint::DummyCheckpoint(const std::filesystem::path& folder, std::vecto
                 .shape = spec.shape,
                 .file = "dummy",
                 .bytes = static_cast<uint64_t>(*count) * size_of(spec.dtype)});
+    pool_of_.push_back(pool_for(spec, tensors_.back().bytes));
   }
   read_quantization();
 }
@@ -146,12 +181,9 @@ uint8_t DummyCheckpoint::random_code(const TensorSpec& spec, Stream& stream) {
   return static_cast<uint8_t>(word);
 }
 
-void DummyCheckpoint::make(std::size_t index) const {
-  const TensorSpec& spec = specs_[index];
-  std::vector<std::byte>& bytes = tensors_made_[index].bytes;
-  bytes.resize(tensors_[index].bytes);
+void DummyCheckpoint::fill(const TensorSpec& spec, std::span<std::byte> bytes) const {
   Stream stream(seed_, spec.name);
-  const auto fill = [&](auto&& next) {
+  const auto fill_with = [&](auto&& next) {
     auto value = next();
     for (std::size_t at = 0; at < bytes.size(); at += sizeof(value)) {
       std::memcpy(bytes.data() + at, &value, sizeof(value));
@@ -161,28 +193,48 @@ void DummyCheckpoint::make(std::size_t index) const {
   const bool codes = spec.fill == Fill::kCodes || spec.fill == Fill::kBlockScale;
   switch (spec.dtype) {
     case DType::kF32:
-      return fill([&] { return draw(spec, stream); });
+      return fill_with([&] { return draw(spec, stream); });
     case DType::kBF16:
-      return fill([&] { return float_to_bf16(draw(spec, stream)); });
+      return fill_with([&] { return float_to_bf16(draw(spec, stream)); });
     case DType::kF16:
-      return fill([&] { return float_to_f16(draw(spec, stream)); });
+      return fill_with([&] { return float_to_f16(draw(spec, stream)); });
     case DType::kF8E4M3:
-      if (spec.fill == Fill::kBlockScale) return fill([&] { return random_code(spec, stream); });
-      return fill([&] { return float_to_e4m3(draw(spec, stream)); });
+      if (spec.fill == Fill::kBlockScale)
+        return fill_with([&] { return random_code(spec, stream); });
+      return fill_with([&] { return float_to_e4m3(draw(spec, stream)); });
     case DType::kI64: {
       const std::size_t size = std::min(bytes.size(), spec.integers.size() * sizeof(int64_t));
       if (size > 0) std::memcpy(bytes.data(), spec.integers.data(), size);
       return;
     }
     default:
-      if (codes) return fill([&] { return random_code(spec, stream); });
+      if (codes) return fill_with([&] { return random_code(spec, stream); });
   }
 }
 
+// A pool is made as a whole when the first of its tensors is viewed.
+std::span<const std::byte> DummyCheckpoint::window(std::size_t index) const {
+  Pool& pool = *pool_of_[index];
+  std::call_once(pool.made, [&] {
+    pool.bytes.resize(pool.size);
+    fill(pool.spec, std::span(pool.bytes).first(kPeriod));
+    for (uint64_t at = kPeriod; at < pool.size; at += kPeriod) {
+      std::memcpy(pool.bytes.data() + at, pool.bytes.data(), std::min(kPeriod, pool.size - at));
+    }
+  });
+  const uint64_t offset = hash(specs_[index].name) % kPeriodLines * kLine;
+  return std::span(pool.bytes).subspan(offset, tensors_[index].bytes);
+}
+
 TensorView DummyCheckpoint::view_at(std::size_t index) const {
-  Tensor& tensor = tensors_made_[index];
-  std::call_once(tensor.made, [&] { make(index); });
-  return {tensors_[index].dtype, tensors_[index].shape, tensor.bytes};
+  const checkpoint::TensorInfo& info = tensors_[index];
+  if (pool_of_[index] != nullptr) return {info.dtype, info.shape, window(index)};
+  Bytes& tensor = tensors_made_[index];
+  std::call_once(tensor.made, [&] {
+    tensor.bytes.resize(info.bytes);
+    fill(specs_[index], tensor.bytes);
+  });
+  return {info.dtype, info.shape, tensor.bytes};
 }
 
 }  // namespace

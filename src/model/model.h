@@ -98,7 +98,7 @@ struct BindOptions {
 // or dtype, NaN/Inf or out-of-range scales, metadata that contradicts tensors or itself are Errors.
 // Two things are told on the log instead: a checkpoint without any mtp.* tensor although its config
 // announces the head (transformers drops it when it saves), and tensors of other modalities in a
-// multimodal wrapper. A dummy checkpoint is materialized by binding: total_bytes() of memory.
+// multimodal wrapper. Binding a dummy checkpoint makes its tensors.
 std::shared_ptr<const Model> bind_model(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
                                         const BindOptions& options = {});
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "checkpoint/checkpoint.h"
 #include "core/small_floats.h"
@@ -93,6 +94,29 @@ TEST_F(Dummy, QuantizedTensorsAreLegal) {
   shape.integers = {3, 4};
   const auto integers = Checkpoint::dummy(folder_.path(), {shape}, 0);
   EXPECT_THAT(integers->view("shape").as<int64_t>(), ::testing::ElementsAre(3, 4));
+}
+
+TEST_F(Dummy, LargeTensorsShareMemoryAtPlacesOfTheirOwn) {
+  const Shape shape = {1024, 3072};
+  const auto checkpoint =
+      Checkpoint::dummy(folder_.path(),
+                        {spec("a.weight", DType::kBF16, shape, Fill::kWeight, 3072),
+                         spec("b.weight", DType::kBF16, shape, Fill::kWeight, 3072),
+                         spec("c.weight", DType::kBF16, {16384, 3072}, Fill::kWeight, 3072)},
+                        0);
+  const auto a = checkpoint->view("a.weight").as<uint16_t>();
+  const auto b = checkpoint->view("b.weight").as<uint16_t>();
+  const auto c = checkpoint->view("c.weight").as<uint16_t>();
+  EXPECT_LT(std::abs(a.data() - b.data()), 64 << 20);
+  EXPECT_FALSE(std::equal(a.begin(), a.end(), b.begin()));
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), checkpoint->view("a.weight").as<uint16_t>().begin()));
+  // No two rows are alike.
+  std::set<std::vector<uint16_t>> rows;
+  for (std::size_t i = 0; i < c.size(); i += 3072) rows.emplace(&c[i], &c[i] + 8);
+  EXPECT_EQ(rows.size(), 16384u);
+  double square = 0;
+  for (const uint16_t value : b) square += std::pow(bf16_to_float(value), 2);
+  EXPECT_NEAR(square / static_cast<double>(b.size()) * 3072, 1, 0.01);
 }
 
 TEST_F(Dummy, CatalogueCostsNothingBeforeTheFirstView) {

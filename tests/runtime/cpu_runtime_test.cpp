@@ -437,7 +437,8 @@ TEST(CpuRuntime, KernelFilesShareNoFunctions) {
   while (std::fgets(line, sizeof(line), pipe) != nullptr) {
     const std::string text(line);
     if (text.ends_with(".o:\n")) object = text;
-    const bool kernels = object.starts_with("avx2") || object.starts_with("avx512");
+    const bool kernels =
+        object.starts_with("avx2") || object.starts_with("avx512") || object.starts_with("amx");
     if (!kernels || text.size() < 20) continue;
     const char kind = text[17];
     kernel_symbols += kind == 't' || kind == 'T' ? 1 : 0;

@@ -22,4 +22,6 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     COMPILE_OPTIONS "${LEVIN_AVX512}")
   set_source_files_properties(${LEVIN_SIMD}/avx512_bf16.cpp PROPERTIES
     COMPILE_OPTIONS "${LEVIN_AVX512_BF16}")
+  set_source_files_properties(${LEVIN_SIMD}/amx.cpp PROPERTIES
+    COMPILE_OPTIONS "${LEVIN_AVX512_BF16};-mamx-tile;-mamx-bf16")
 endif()

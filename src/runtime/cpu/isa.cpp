@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace levin::runtime::cpu {
@@ -18,6 +20,23 @@ bool has_f16c() {
   unsigned edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+
+// Tiles and their BF16 products. The kernel has a process ask for the registers, once for all of
+// its threads; it refuses when it does not save them.
+bool has_amx() {
+  constexpr unsigned kBf16 = 1u << 22;
+  constexpr unsigned kTile = 1u << 24;
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if ((edx & kBf16) == 0 || (edx & kTile) == 0) return false;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
 #endif
 
 bool supported(Isa isa) {
@@ -27,6 +46,8 @@ bool supported(Isa isa) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                    __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
   switch (isa) {
     case Isa::kScalar:
       return true;
@@ -35,8 +56,9 @@ bool supported(Isa isa) {
     case Isa::kAvx512:
       return avx512;
     case Isa::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16") &&
-             __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
+      return bf16;
+    case Isa::kAmx:
+      return bf16 && has_amx();
   }
 #endif
   return isa == Isa::kScalar;
@@ -53,14 +75,16 @@ std::string_view name_of(Isa isa) {
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx512Bf16:
+      return "avx512-bf16";
+    case Isa::kAmx:
       break;
   }
-  return "avx512-bf16";
+  return "amx";
 }
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
     if (supported(isa)) isas.push_back(isa);
   }
   return isas;
@@ -79,6 +103,8 @@ const Kernels& kernels(Isa isa) {
       return kAvx512Kernels;
     case Isa::kAvx512Bf16:
       return kAvx512Bf16Kernels;
+    case Isa::kAmx:
+      return kAmxKernels;
 #endif
     default:
       return kScalarKernels;

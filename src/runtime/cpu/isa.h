@@ -15,6 +15,7 @@ enum class Isa : uint8_t {
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Bf16,  // and BF16, VNNI, VBMI: Zen 4, Sapphire Rapids and later
+  kAmx,         // and AMX with BF16: Sapphire Rapids and later
 };
 
 // "avx512-bf16", ...

@@ -192,8 +192,9 @@ struct Kernels {
 
 // Bytes of `scratch` that Kernels::linear may use.
 constexpr int64_t linear_scratch_bytes(int64_t blocks) {
-  // Four panels decoded to pairs of at most 128 bytes, and their scales as floats.
-  return 4 * blocks * (kBlock / 2 * 128 + kBlock / kScaleBlock * kLanes * 4);
+  // Four panels decoded to pairs of at most 128 bytes, and their scales as floats; or to pairs of
+  // 64 bytes, beside 16 rows of activations, and 24 KiB.
+  return 4 * blocks * (kBlock / 2 * 128 + kBlock / kScaleBlock * kLanes * 4) + (int64_t{24} << 10);
 }
 
 }  // namespace levin::runtime::cpu

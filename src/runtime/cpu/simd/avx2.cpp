@@ -6,7 +6,7 @@
 
 namespace levin::runtime::cpu {
 
-constexpr Kernels kAvx2Kernels = make_kernels<Avx2>();
+constexpr Kernels kAvx2Kernels = make_kernels<Avx2>(linear<Avx2>);
 
 }  // namespace levin::runtime::cpu
 

@@ -6,7 +6,7 @@
 
 namespace levin::runtime::cpu {
 
-constexpr Kernels kAvx512Kernels = make_kernels<Avx512>();
+constexpr Kernels kAvx512Kernels = make_kernels<Avx512>(linear<Avx512>);
 
 }  // namespace levin::runtime::cpu
 

@@ -6,7 +6,7 @@
 
 namespace levin::runtime::cpu {
 
-constexpr Kernels kAvx512Bf16Kernels = make_kernels<Avx512Bf16>();
+constexpr Kernels kAvx512Bf16Kernels = make_kernels<Avx512Bf16>(linear<Avx512Bf16>);
 
 }  // namespace levin::runtime::cpu
 

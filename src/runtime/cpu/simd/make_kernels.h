@@ -10,8 +10,8 @@
 namespace levin::runtime::cpu {
 
 template <class V>
-constexpr Kernels make_kernels() {
-  return {.linear = linear<V>,
+constexpr Kernels make_kernels(decltype(Kernels::linear) linear) {
+  return {.linear = linear,
           .pack = pack<V>,
           .rms_norm = rms_norm<V>,
           .gated_norm = gated_norm<V>,

@@ -4,6 +4,6 @@
 
 namespace levin::runtime::cpu {
 
-constexpr Kernels kScalarKernels = make_kernels<Scalar>();
+constexpr Kernels kScalarKernels = make_kernels<Scalar>(linear<Scalar>);
 
 }  // namespace levin::runtime::cpu

@@ -83,8 +83,10 @@ alignas(64) constexpr float kInt4Table[kLanes] = {-8, -7, -6, -5, -4, -3, -2, -1
                                                   0,  1,  2,  3,  4,  5,  6,  7};
 
 // Block scales, one vector per group of columns; what is loaded times kFactor is the scale.
+// kEveryHalf: a group is 16 columns.
 template <class V>
 struct E4m3Scales {
+  static constexpr bool kEveryHalf = true;
   static constexpr int kStep = kLanes;
   static constexpr float kFactor = V::kBlockScaleFactor;
   static typename V::F load(const uint8_t* p) { return V::load_block_scale(p); }
@@ -92,6 +94,7 @@ struct E4m3Scales {
 
 template <class V>
 struct Bf16Scales {
+  static constexpr bool kEveryHalf = false;
   static constexpr int kStep = 2 * kLanes;
   static constexpr float kFactor = 1.0F;
   static typename V::F load(const uint8_t* p) {
@@ -101,6 +104,7 @@ struct Bf16Scales {
 
 template <class V, class Encoded>
 struct DecodedScales {
+  static constexpr bool kEveryHalf = Encoded::kEveryHalf;
   static constexpr int kStep = 4 * kLanes;
   static constexpr float kFactor = Encoded::kFactor;
   static typename V::F load(const uint8_t* p) { return V::load(reinterpret_cast<const float*>(p)); }
