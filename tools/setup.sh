@@ -20,7 +20,9 @@ fail() {
 
 # One line for each architecture that the package is there for; held packages are there, too.
 is_installed() {
-  dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
+  local states  # not a pipe into grep -q, which would break it when the first line matches
+  states=$(dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null) || true
+  grep -qx installed <<<"$states"
 }
 
 missing=("${packages[@]}")

@@ -162,7 +162,7 @@ TEST(Tokenizer, RefusesTextThatIsNotUtf8) {
       FAIL() << "encoded";
     } catch (const Error& error) {
       EXPECT_EQ(error.parts().what, "text is not UTF-8");
-      EXPECT_EQ(error.parts().where, "byte 3");
+      EXPECT_EQ(error.parts().where, "byte 3 of the text");
     }
   }
 }
