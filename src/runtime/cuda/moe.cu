@@ -125,12 +125,11 @@ struct Shift {
   }
 };
 
-// relu(y)^2 as the down projection wants it.
-__device__ inline void store_activation(const Activations& to, int row, int column, int expert,
+// relu(y)^2 as the down projection wants it; `inverse` is that of its operand.
+__device__ inline void store_activation(const Activations& to, int row, int column, float inverse,
                                         float y, float* observed, int width) {
   const float positive = fmaxf(y, 0.0F);
   const float x = positive * positive;
-  const float inverse = to.expert_inverses != nullptr ? to.expert_inverses[expert] : to.inverse;
   uint32_t bits;
   if (to.kind == OperandKind::kBf16) {
     bits = ptx::floats_to_bf16x2(x, 0.0F);
@@ -196,6 +195,25 @@ __device__ inline int make_up_items(const MoeUp& p, const Routing& routing, cons
   return before + (count << shift);
 }
 
+// What the sums and the activations of each distinct expert are multiplied by: from global memory,
+// where nobody should have to look for them at the end.
+struct ExpertFactors {
+  float2* of;  // [distinct experts]
+
+  __device__ explicit ExpertFactors(const MoeUp& p)
+      : of(reinterpret_cast<float2*>(shared_memory + p.factors)) {}
+  // By the scouts.
+  __device__ void load(const MoeUp& p, const Routing& routing, const Scouts& scouts) const {
+    const float* inverses = p.routed_out.expert_inverses;
+#pragma unroll 1
+    for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
+      const int expert = routing.distinct()[d];
+      of[d] = {__ldg(p.experts.factor + expert),
+               inverses != nullptr ? __ldg(inverses + expert) : p.routed_out.inverse};
+    }
+  }
+};
+
 }  // namespace
 
 template <int kTokenGroups>
@@ -218,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   Shift shift(stream_of(p.shared), known, free_items, scouts);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
-  tap.epoch = *static_cast<const volatile uint32_t*>(p.router.epoch);
+  tap.epoch = epoch_of(p.router);
   normalize_input<true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space,
                         {p.normed, p.width, false}, tap);
   if (p.router.experts > static_cast<int>(gridDim.x)) {
@@ -230,16 +248,22 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
 
+  const PackedMatrix& m = p.experts.first;
+  const ExpertFactors factors(p);
   if (scouts.include_me()) {
-    route(p.router, tokens, routing, scouts);
+    route(p.router, tap.epoch, tokens, routing, scouts);
     if (blockIdx.x == 0 && scouts.thread() == 0) atomicAdd(p.router.touched, routing.count());
     if (p.observed_experts != nullptr && blockIdx.x == 0) {
       for (int i = scouts.thread(); i < tokens * p.router.chosen; i += scouts.threads()) {
         p.observed_experts[i] = routing.expert()[i];
       }
     }
-    known.make(scouts, make_up_items(p, routing, scouts, items, free_items));
+    const int count = make_up_items(p, routing, scouts, items, free_items);
+    // Without segments warps need them at once, otherwise only when all are done.
+    if (m.segment_shift == 0) factors.load(p, routing, scouts);
+    known.make(scouts, count);
     if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
+    if (m.segment_shift > 0) factors.load(p, routing, scouts);
     // Not earlier: the next phase takes the router's logits before it waits for this one, and must
     // not find the number of the pass before; nor should its weights delay the logits.
     ptx::launch_dependents();
@@ -250,20 +274,19 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const OperandSpace& routed_space = p.latent != nullptr ? latent : space;
   const int routed_operand = p.latent != nullptr ? 0 : p.routed_operand;
   const bool per_token = routed_space.operands[routed_operand].kind == OperandKind::kFp8Token;
-  const PackedMatrix& m = p.experts.first;
   // What becomes of a sum of an expert's tile.
   const auto finish_routed = [&](const Item& item, int row_of_tile, int token, float sum) {
     const int d = item.part - 1;
     const int row = item.tile * kTileRows + row_of_tile;
     const int choice = routing.choice(d, token);
     if (choice < 0 || row >= m.rows) return;
-    const int expert = routing.distinct()[d];
-    const int64_t at = static_cast<int64_t>(expert) * p.experts.row_stride + row;
-    float y = sum * p.experts.factor[expert];
+    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
+    const float2 factor = factors.of[d];
+    float y = sum * factor.x;
     if (per_token) y *= routed_space.row_scales[token];
     if (m.row_scale != nullptr) y *= m.row_scale[at];
     if (m.bias != nullptr) y += m.bias[at];
-    store_activation(p.routed_out, token * p.router.chosen + choice, row, expert, y,
+    store_activation(p.routed_out, token * p.router.chosen + choice, row, factor.y, y,
                      p.observed_routed, m.rows);
   };
   const auto multiply_one = [&](int i) {
@@ -295,11 +318,14 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
       if (row >= shared_matrix.rows) break;
       const float sum = partials.sum(i / kTileRows << shared_matrix.segment_shift,
                                      shared_matrix.segments(), i % kTileRows, token);
-      store_activation(p.shared_out, token, row, 0, scaled(p.shared_part, space, row, token, sum),
-                       p.observed_shared, shared_matrix.rows);
+      store_activation(p.shared_out, token, row, p.shared_out.inverse,
+                       scaled(p.shared_part, space, row, token, sum), p.observed_shared,
+                       shared_matrix.rows);
     }
     const int tiles = m.segment_shift == 0 ? 0 : (shift.end - free_items) >> m.segment_shift;
-    for (int i = finish.first; i < tiles * kTileRows; i += finish.per_token) {
+    // From the last thread on: the first ones have had the shared expert's rows.
+    for (int i = finish.per_token - 1 - finish.first; i < tiles * kTileRows;
+         i += finish.per_token) {
       const int first = free_items + (i / kTileRows << m.segment_shift);
       finish_routed(items[first], i % kTileRows, token,
                     partials.sum(first, m.segments(), i % kTileRows, token));
@@ -429,7 +455,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
     if (p.routed) {
       Router router = p.router;
       router.words += p.first_token * router.experts;
-      route(router, tokens, routing, scouts);
+      route(router, epoch_of(router), tokens, routing, scouts);
       count = make_down_items(p, tokens, routing, scouts, items, free_items, first_tile, tiles);
     }
     known.make(scouts, count);

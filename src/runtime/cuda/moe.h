@@ -64,6 +64,7 @@ struct MoeUp {
   // In shared memory:
   int routing_offset = 0;
   int latent_offset = 0;
+  int factors = 0;  // [distinct experts]: ExpertFactors
   int barrier = 0;  // the routing is known; then the number of items
   // For observers, null otherwise: normalized input [tokens, width], activations in float32
   // [tokens or pairs, width], expert of each pair.

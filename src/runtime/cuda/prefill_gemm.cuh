@@ -1,5 +1,5 @@
-// The kernel of prefill_gemm.h. Two warp groups multiply, one warp fetches; a block takes one tile
-// of the output after the other, and fetching runs ahead across them.
+// The kernel of prefill_gemm.h. Two or four warp groups multiply, one fetches; a block takes
+// one tile of the output after the other, and fetching runs ahead across them.
 #pragma once
 
 #include "runtime/cuda/decode.cuh"
@@ -9,27 +9,36 @@
 
 namespace levin::runtime::cuda {
 
-inline constexpr int kGemmThreads = 384;  // two groups that multiply, one that fetches
 inline constexpr int kGroupThreads = 128;
+inline constexpr int kFetchWarps = kGroupThreads / 32;
 inline constexpr int kGroupRows = 64;  // weight rows of one product
 
-template <UnitFormat kFormat, int kRowBlocks, int kTokens>
+// kGroups: that multiply, each kRowBlocks times 64 weight rows.
+template <UnitFormat kFormat, int kGroups, int kRowBlocks, int kTokens>
 struct GemmLayout {
-  static constexpr int kRows = 128 * kRowBlocks;
+  static constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+  static constexpr int kRows = kGroups * kRowBlocks * kGroupRows;
   static constexpr int kTiles = kRows / kTileRows;
   static constexpr bool kFourBits = kFormat == UnitFormat::kNvfp4 || kFormat == UnitFormat::kInt4;
-  static constexpr int kUnits = kRowBlocks == 1 || kFourBits ? 2 : 1;  // of a stage
   static constexpr int kUnitBytes = kFormat == UnitFormat::kFp8     ? 512
                                     : kFormat == UnitFormat::kNvfp4 ? 288
                                     : kFormat == UnitFormat::kInt4  ? 320
                                                                     : 1024;  // at most
+  static constexpr int kUnits = kRowBlocks == 1 || kFourBits ? 2 : 1;       // of a stage
+  static_assert(kUnits * kRowBlocks > 1, "gemm_multiply gives a stage back at its second step");
   static constexpr int kTileBytes = kUnits * kUnitBytes;
   static constexpr int kTokenBytes = kTokens * Panels::kRowBytes;  // of a unit
   static constexpr int kWeights = kUnits * kTokenBytes;            // where they begin in a stage
   static constexpr int kStageBytes = (kWeights + kTiles * kTileBytes + 1023) / 1024 * 1024;
-  static constexpr int kOutput = 2 * kTokenBytes;  // of both groups
+  static constexpr int kOutput = kGroups * kTokenBytes;
   static constexpr int kTable = (4 * (kMaxExperts + 1) + 127) / 128 * 128;
-  static constexpr int kMostShared = 227 * 1024;
+  // Small tiles leave a group waiting most of the time: two blocks on a multiprocessor then.
+  static constexpr int kBlocks =
+      kGroups * kRowBlocks == 2 && kTokens <= 32 && kUnitBytes < 1024 ? 2 : 1;
+  // Of a thread that multiplies, and of one that fetches: together what the block is launched with.
+  static constexpr int kRegisters = kBlocks == 2 || kGroups == 4 ? 104 : 232;
+  static constexpr int kFetchRegisters = kBlocks == 2 ? 32 : 40;
+  static constexpr int kMostShared = (kBlocks == 2 ? 112 : 227) * 1024;
   static constexpr int kMostStages = 8;
   static constexpr int kBarriers = 2 * 8 * kMostStages;
   static constexpr int kFit = (kMostShared - kOutput - kTable - kBarriers) / kStageBytes;
@@ -126,17 +135,25 @@ struct GemmMemory {
   __device__ uint8_t* output(int group) const {
     return base + Layout::kStages * Layout::kStageBytes + group * Layout::kTokenBytes;
   }
-  __device__ int* table() const { return reinterpret_cast<int*>(output(2)); }
+  __device__ int* table() const {
+    return reinterpret_cast<int*>(base + Layout::kStages * Layout::kStageBytes + Layout::kOutput);
+  }
   __device__ uint32_t full(int i) const {
-    return ptx::shared_address(output(2) + Layout::kTable) + 8 * i;
+    return ptx::shared_address(table()) + Layout::kTable + 8 * i;
   }
   __device__ uint32_t empty(int i) const { return full(i + Layout::kMostStages); }
 };
 
-// The warp that fetches: lane i the weights of tile i, and one lane the activations.
+// The warps that fetch: each some of the tiles' weights, and the activations of a unit. A bulk copy
+// is issued by one lane after the other of a warp, about 70 cycles each, which is why several warps
+// share them.
 template <typename Layout, int kTokens>
 __device__ inline void gemm_fetch(const Gemm& p, const GemmMemory<Layout>& memory) {
+  constexpr int kTilesOfWarp = Layout::kTiles / kFetchWarps;
+  static_assert(Layout::kUnits <= kFetchWarps && Layout::kTiles % kFetchWarps == 0);
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x % kGroupThreads) / 32;
+  const int tile = warp * kTilesOfWarp + lane;
   StageCounter at;
   GemmPlace place;
   for (int index = static_cast<int>(blockIdx.x);
@@ -145,22 +162,25 @@ __device__ inline void gemm_fetch(const Gemm& p, const GemmMemory<Layout>& memor
     const PackedMatrix& m = p.parts[place.part].matrix;
     const Panels& input = p.parts[place.part].input;
     const uint8_t* weights =
-        m.data + place.expert * p.expert_stride + m.offset(min(place.tile + lane, m.tiles - 1), 0);
+        m.data + place.expert * p.expert_stride + m.offset(min(place.tile + tile, m.tiles - 1), 0);
     const int tiles = min(Layout::kTiles, m.tiles - place.tile);
     for (int unit = 0; unit < m.units; unit += Layout::kUnits) {
       const int units = min(Layout::kUnits, m.units - unit);
       const int bytes = units * m.unit_bytes;
       const uint32_t full = memory.full(at.stage);
       ptx::barrier_wait(memory.empty(at.stage), at.round ^ 1);
-      if (lane == 0) ptx::expect_bytes(full, units * Layout::kTokenBytes + tiles * bytes);
+      // The barrier waits for this arrival, whichever warp comes first.
+      if (warp == 0 && lane == 0) {
+        ptx::expect_bytes(full, units * Layout::kTokenBytes + tiles * bytes);
+      }
       __syncwarp();
       const uint32_t stage = memory.stage(at.stage);
-      if (lane < units) {
-        ptx::bulk_copy(stage + lane * Layout::kTokenBytes, input.row(unit + lane, place.token),
+      if (warp < units && lane == 0) {
+        ptx::bulk_copy(stage + warp * Layout::kTokenBytes, input.row(unit + warp, place.token),
                        Layout::kTokenBytes, full);
       }
-      if (lane < tiles) {
-        ptx::bulk_copy(stage + Layout::kWeights + lane * Layout::kTileBytes,
+      if (lane < kTilesOfWarp && tile < tiles) {
+        ptx::bulk_copy(stage + Layout::kWeights + tile * Layout::kTileBytes,
                        weights + static_cast<int64_t>(unit) * m.unit_bytes, bytes, full);
       }
       at.next(Layout::kStages);
@@ -308,10 +328,11 @@ struct GemmFinish {
 };
 
 // A group that multiplies.
-template <UnitFormat kFormat, int kRowBlocks, int kTokens>
+template <UnitFormat kFormat, int kGroups, int kRowBlocks, int kTokens>
 __device__ inline void gemm_multiply(
-    const Gemm& p, const GemmMemory<GemmLayout<kFormat, kRowBlocks, kTokens>>& memory, int group) {
-  using Layout = GemmLayout<kFormat, kRowBlocks, kTokens>;
+    const Gemm& p, const GemmMemory<GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>>& memory,
+    int group) {
+  using Layout = GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>;
   using Products = ptx::Products<kFormat == UnitFormat::kBf16, kTokens>;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x % kGroupThreads) / 32;
@@ -345,7 +366,7 @@ __device__ inline void gemm_multiply(
         const int block = i % kRowBlocks;
         if (unit + u < m.units && !idle) {
           const uint32_t tile = stage + Layout::kWeights +
-                                ((block * 2 + group) * 8 + warp * 2) * Layout::kTileBytes +
+                                ((block * kGroups + group) * 8 + warp * 2) * Layout::kTileBytes +
                                 u * m.unit_bytes;
           ptx::products_wait<1>();
           gemm_decode<kFormat>(tile, Layout::kTileBytes, lane, m.unit_scales, a[i % 2]);
@@ -370,7 +391,7 @@ __device__ inline void gemm_multiply(
     if (!idle) {
 #pragma unroll
       for (int block = 0; block < kRowBlocks; ++block) {
-        const int row = place.tile * kTileRows + (block * 2 + group) * kGroupRows;
+        const int row = place.tile * kTileRows + (block * kGroups + group) * kGroupRows;
         if (row >= m.rows) break;
         GemmFinish<kTokens>(p, place, memory.output(group), group, row).store(sums[block]);
       }
@@ -378,52 +399,64 @@ __device__ inline void gemm_multiply(
   }
 }
 
-template <UnitFormat kFormat, int kRowBlocks, int kTokens>
-__global__ void __launch_bounds__(kGemmThreads, 1) prefill_gemm(const __grid_constant__ Gemm p) {
+template <UnitFormat kFormat, int kGroups, int kRowBlocks, int kTokens>
+__global__ void __launch_bounds__(GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>::kThreads,
+                                  GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>::kBlocks)
+    prefill_gemm(const __grid_constant__ Gemm p) {
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
   __trap();  // PTX for later GPUs, which have no such products: prefill.h does not come here
 #else
-  using Layout = GemmLayout<kFormat, kRowBlocks, kTokens>;
+  using Layout = GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>;
   extern __shared__ __align__(1024) uint8_t gemm_memory[];
   const GemmMemory<Layout> memory = {gemm_memory};
-  for (int i = static_cast<int>(threadIdx.x); i <= p.experts && p.experts > 0; i += kGemmThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i <= p.experts && p.experts > 0;
+       i += Layout::kThreads) {
     memory.table()[i] = __ldg(p.expert_rows.tiles_before + i);
   }
   if (threadIdx.x == 0) {
     for (int i = 0; i < Layout::kStages; ++i) {
       ptx::barrier_init(memory.full(i), 1);
-      ptx::barrier_init(memory.empty(i), 2 * kGroupThreads / 32);
+      ptx::barrier_init(memory.empty(i), kGroups * kGroupThreads / 32);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  if (group == 2) {
-    ptx::give_registers<24>();
-    if (threadIdx.x / 32 == 2 * kGroupThreads / 32) gemm_fetch<Layout, kTokens>(p, memory);
+  if (group == kGroups) {
+    ptx::give_registers<Layout::kFetchRegisters>();
+    gemm_fetch<Layout, kTokens>(p, memory);
     return;
   }
-  ptx::take_registers<240>();
-  gemm_multiply<kFormat, kRowBlocks, kTokens>(p, memory, group);
+  ptx::take_registers<Layout::kRegisters>();
+  gemm_multiply<kFormat, kGroups, kRowBlocks, kTokens>(p, memory, group);
 #endif
 }
 
-template <UnitFormat kFormat, int kRowBlocks, int kTokens>
+template <UnitFormat kFormat, int kGroups, int kRowBlocks, int kTokens>
 GemmInstance gemm_instance() {
-  return {prefill_gemm<kFormat, kRowBlocks, kTokens>,
-          GemmLayout<kFormat, kRowBlocks, kTokens>::kShared};
+  using Layout = GemmLayout<kFormat, kGroups, kRowBlocks, kTokens>;
+  return {prefill_gemm<kFormat, kGroups, kRowBlocks, kTokens>, Layout::kThreads, Layout::kShared,
+          Layout::kBlocks};
 }
 
 template <UnitFormat kFormat>
 GemmInstance gemm_instance_of(GemmShape shape) {
-  if (shape.row_blocks == 1) {
-    return shape.tokens <= 16   ? gemm_instance<kFormat, 1, 16>()
-           : shape.tokens <= 32 ? gemm_instance<kFormat, 1, 32>()
-                                : gemm_instance<kFormat, 1, 64>();
+  if (shape.rows == 128) {
+    return shape.tokens <= 16   ? gemm_instance<kFormat, 2, 1, 16>()
+           : shape.tokens <= 32 ? gemm_instance<kFormat, 2, 1, 32>()
+                                : gemm_instance<kFormat, 2, 1, 64>();
   }
-  return shape.tokens <= 64   ? gemm_instance<kFormat, 2, 64>()
-         : shape.tokens <= 96 ? gemm_instance<kFormat, 2, 96>()
-                              : gemm_instance<kFormat, 2, 128>();
+  // Decoding four bits takes as long as the products of 64 tokens: more warps, each with less to
+  // keep in registers, hide one behind the other.
+  if constexpr (kFormat == UnitFormat::kNvfp4 || kFormat == UnitFormat::kInt4) {
+    return shape.tokens <= 64   ? gemm_instance<kFormat, 4, 1, 64>()
+           : shape.tokens <= 96 ? gemm_instance<kFormat, 4, 1, 96>()
+                                : gemm_instance<kFormat, 2, 2, 128>();
+  } else {
+    return shape.tokens <= 64   ? gemm_instance<kFormat, 2, 2, 64>()
+           : shape.tokens <= 96 ? gemm_instance<kFormat, 2, 2, 96>()
+                                : gemm_instance<kFormat, 2, 2, 128>();
+  }
 }
 
 }  // namespace levin::runtime::cuda

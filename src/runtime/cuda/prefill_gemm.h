@@ -74,7 +74,7 @@ struct Gemm {
 
 // Weight rows and tokens of a block.
 struct GemmShape {
-  int row_blocks = 1;  // of 128 rows: 1 or 2
+  int rows = 128;  // or 256
   int tokens = 16;
 };
 
@@ -88,7 +88,9 @@ void launch_gemm(cudaStream_t stream, const Gemm& gemm, GemmShape shape, int blo
 // For each format, in a file of its own.
 struct GemmInstance {
   GemmKernel kernel = nullptr;
+  int threads = 0;
   int shared = 0;  // bytes
+  int blocks = 1;  // on a multiprocessor
 };
 GemmInstance gemm_bf16(GemmShape shape);
 GemmInstance gemm_f16(GemmShape shape);

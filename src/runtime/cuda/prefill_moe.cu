@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(32 * kChooseWarps)
   Router of_token = router;
   of_token.words += static_cast<int64_t>(token) * router.experts;
   if (router.experts <= 128 && router.groups == 1) {
-    choose_of_few(of_token, 0, routing, true);
+    choose_of_few(of_token, epoch_of(router), 0, routing, true);
   } else {
-    choose_experts<kExpertWords>(of_token, 0, routing);
+    choose_experts<kExpertWords>(of_token, epoch_of(router), 0, routing);
   }
   __syncwarp();
   if (lane >= router.chosen) return;

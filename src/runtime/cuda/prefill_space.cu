@@ -6,7 +6,7 @@ namespace levin::runtime::cuda {
 namespace {
 
 // Weights are read once for each chunk; with so many tokens the products take far longer than that.
-constexpr int kMostRows = 4096;
+constexpr int kMostRows = 8192;
 
 int units_of(int64_t columns) {
   return static_cast<int>((columns + kUnitColumns - 1) / kUnitColumns);

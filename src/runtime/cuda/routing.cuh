@@ -133,9 +133,9 @@ __device__ __noinline__ void limit_to_groups(const Router& r, const float* selec
 
 // The token's logits of experts lane, lane + 32, ..., once they are there.
 template <int kPerLane>
-__device__ inline void await_logits(const Router& r, int token, float (&logits)[kPerLane]) {
+__device__ inline void await_logits(const Router& r, uint32_t epoch, int token,
+                                    float (&logits)[kPerLane]) {
   const uint64_t* words = r.words + token * r.experts;
-  const uint32_t epoch = *static_cast<const volatile uint32_t*>(r.epoch);
   bool complete;
   do {
     complete = true;
@@ -153,11 +153,12 @@ __device__ inline void await_logits(const Router& r, int token, float (&logits)[
 
 // The choice of one token, by one warp.
 template <int kPerLane>
-__device__ __noinline__ void choose_experts(const Router& r, int token, Routing routing) {
+__device__ __noinline__ void choose_experts(const Router& r, uint32_t epoch, int token,
+                                            Routing routing) {
   const int lane = threadIdx.x % 32;
   float scores[kPerLane];
   uint32_t keys[kPerLane];
-  await_logits(r, token, scores);
+  await_logits(r, epoch, token, scores);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane + 32 * i;
@@ -198,12 +199,16 @@ __device__ __noinline__ void choose_experts(const Router& r, int token, Routing 
 }
 
 // The same for up to 128 experts without groups, shorter. Lane l has experts 4l .. 4l + 3.
-__device__ inline void choose_of_few(const Router& r, int token, const Routing& routing,
-                                     bool only_token) {
+__device__ inline void choose_of_few(const Router& r, uint32_t epoch, int token,
+                                     const Routing& routing, bool only_token) {
   constexpr int kMine = 4;
   const int lane = threadIdx.x % 32;
   const uint64_t* words = r.words + token * r.experts + kMine * lane;
-  const uint32_t epoch = *static_cast<const volatile uint32_t*>(r.epoch);
+  float bias[kMine];  // here, so that nobody waits for it when the logits have come
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    bias[i] = kMine * lane + i < r.experts ? __ldg(r.bias + kMine * lane + i) : 0.0F;
+  }
   uint64_t word[kMine];
   bool complete;
   do {
@@ -222,7 +227,7 @@ __device__ inline void choose_of_few(const Router& r, int token, const Routing& 
   for (int i = 0; i < kMine; ++i) {
     const int e = kMine * lane + i;
     scores[i] = sigmoid(__uint_as_float(static_cast<uint32_t>(word[i])));
-    keys[i] = e < r.experts ? ordered(scores[i] + __ldg(r.bias + e)) : 0;
+    keys[i] = e < r.experts ? ordered(scores[i] + bias[i]) : 0;
   }
   float sum = 0.0F;
   float weight = 0.0F;  // of choice number `lane`
@@ -290,11 +295,16 @@ struct Scouts {
   __device__ void sync() const { ptx::sync_threads(kBarrier, threads()); }
 };
 
+// The number of the pass, which whoever wrote the logits tagged them with.
+__device__ inline uint32_t epoch_of(const Router& r) {
+  return *static_cast<const volatile uint32_t*>(r.epoch);
+}
+
 // The choice of all tokens, by the scouts; ends with their barrier.
-__device__ inline void route(const Router& r, int rows, const Routing& routing,
+__device__ inline void route(const Router& r, uint32_t epoch, int rows, const Routing& routing,
                              const Scouts& scouts) {
   const bool few = r.experts <= 128 && r.groups == 1;
-  if (few && rows == 1) return choose_of_few(r, 0, routing, true);
+  if (few && rows == 1) return choose_of_few(r, epoch, 0, routing, true);
   const int thread = scouts.thread();
   const int pairs = rows * r.chosen;
   if (thread < kExpertWords) routing.used()[thread] = 0;
@@ -302,9 +312,9 @@ __device__ inline void route(const Router& r, int rows, const Routing& routing,
   scouts.sync();
   for (int token = thread / 32; token < rows; token += scouts.warps) {
     if (few) {
-      choose_of_few(r, token, routing, false);
+      choose_of_few(r, epoch, token, routing, false);
     } else {
-      choose_experts<kExpertWords>(r, token, routing);
+      choose_experts<kExpertWords>(r, epoch, token, routing);
     }
   }
   scouts.sync();

@@ -115,7 +115,9 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   const int latent_bytes = latent ? align(rows_ * operand_stride(up.latent_units)) : 0;
   shape.operand_units = up.units;
   shape.operands = up.operand_count;
-  shape.extra = routing + latent_bytes + kAnnouncement;
+  const int factors =
+      align(std::min(rows_ * router.chosen, router.experts) * static_cast<int>(2 * sizeof(float)));
+  shape.extra = factors + routing + latent_bytes + kAnnouncement;
   up.shared = layout(shape, rows_);
   up.tiles = Divisor(expert.tiles);
   up.blocks = Divisor(blocks_);
@@ -124,6 +126,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   up.barrier = up.shared.total - kAnnouncement;
   up.latent_offset = up.barrier - latent_bytes;
   up.routing_offset = up.latent_offset - routing;
+  up.factors = up.routing_offset - factors;
   if (observing()) {
     up.normed = buffers_.normed;
     up.observed_shared = buffers_.shared;
