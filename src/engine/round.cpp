@@ -31,6 +31,7 @@ void Rounds::run(std::span<Sequence* const> sequences, const RoundLimits& limits
   on_host_.clear();
   for (Sequence* sequence : sequences) {
     if (sequence->finished()) continue;
+    if (!sequence->prefilled() && limits.prompt_tokens == 0) continue;
     const bool device = sequence->prefilled() && pipeline_.takes(*sequence);
     (device ? on_device_ : on_host_).push_back(sequence);
   }

@@ -25,8 +25,10 @@
 namespace levin::engine {
 
 struct RoundLimits {
-  int64_t prompt_tokens = std::numeric_limits<int64_t>::max();  // of all prompts together
-  int adaptive_drafts = std::numeric_limits<int>::max();        // SpeculativeConfig::adaptive
+  // Of all prompts together. 0: they wait; else some prompt gets on, by more if it cannot by so
+  // few.
+  int64_t prompt_tokens = std::numeric_limits<int64_t>::max();
+  int adaptive_drafts = std::numeric_limits<int>::max();  // SpeculativeConfig::adaptive
 };
 
 // What a round did, and how long it took.
