@@ -371,12 +371,16 @@ bool Scheduler::round() {
   RoundDemand demand;
   for (const auto& job : running_) {
     views_.push_back(job->sequence.get());
-    if (!job->sequence->prefilled()) continue;
+    if (!job->sequence->prefilled()) {
+      ++demand.prompts;
+      continue;
+    }
     const SpeculativeConfig& speculation = job->submission.request.speculation;
     if (speculation.adaptive) {
       ++demand.adaptive;
       demand.most_drafts = std::max(demand.most_drafts, speculation.num_speculative_tokens);
     } else {
+      ++demand.others;
       demand.other_rows += 1 + speculation.num_speculative_tokens;
     }
   }

@@ -6,77 +6,54 @@
 namespace levin::engine {
 namespace {
 
-constexpr int64_t kExactRows = 8;
-constexpr std::size_t kPoints = kExactRows + 80;  // up to 2^20 times kExactRows
-
-// Samples of an acceptance rate weigh half as much after this many later ones.
+// Samples of an acceptance rate weigh half as much after this many later ones, and after this many
+// rounds without any, down to a weight that a few new ones can turn.
 constexpr double kHalfLife = 100;
+constexpr double kHalfLifeRounds = 64;
+constexpr double kLastingTries = 8;
 // Weight of what is assumed before there are samples: that drafts are right as often as this, or as
 // those of the place before.
-constexpr double kPriorTries = 2;
+constexpr double kPriorTries = 1.5;
 constexpr double kPriorShare = 0.8;
 
 // Another number of drafts must promise this much more, lest noise decide.
-constexpr double kWorthChanging = 1.02;
-// Rounds between trials of a neighbour of the current choice, which keep the costs and shares
-// fresh. A trial that is twice as slow, every 64 rounds, costs 1.6 %; most cost far less.
-constexpr int kFirstTrialInterval = 32;
-constexpr int kLastTrialInterval = 256;
+constexpr double kWorthChanging = 1.01;
 
-// Fewer prompt tokens than this a round would keep the prompt waiting for nothing: it costs hardly
-// less.
-constexpr int64_t kFewestPromptTokens = 16;
+// Share of the time that is saved for trials, at first and at last.
+constexpr double kMostSaving = 0.02;
+constexpr double kLeastSaving = kMostSaving / 8;
+constexpr int64_t kRoundsBetweenTrials = 4;
+// The first rounds look at both ends; more than once, for one may be a hiccup, and oftener at the
+// end that costs less.
+constexpr int64_t kFirstOfMost = 2;
+constexpr int64_t kFirstOfNone = 3;
+
+// Fewer prompt tokens than this a round are not worth the trouble.
+constexpr int64_t kFewestPromptTokens = 8;
+// A chunk is too small while twice as many tokens would cost this much less each.
+constexpr double kWorthDoubling = 1.2;
+// Samples of a kind of round from which on its cost is known.
+constexpr std::size_t kKnown = 4;
 
 }  // namespace
-
-void RecentMedian::add(double sample) {
-  samples_[next_] = sample;
-  next_ = (next_ + 1) % samples_.size();
-  count_ = std::min(count_ + 1, samples_.size());
-  auto sorted = samples_;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((count_ - 1) / 2);
-  std::nth_element(sorted.begin(), middle, sorted.begin() + static_cast<std::ptrdiff_t>(count_));
-  value_ = *middle;
-}
-
-PassCost::PassCost() : points_(kPoints) {}
-
-void PassCost::add(int64_t rows, double seconds) {
-  if (rows <= 0) return;
-  std::size_t place = static_cast<std::size_t>(rows - 1);
-  if (rows > kExactRows) {
-    const double octaves = std::log2(static_cast<double>(rows) / kExactRows);
-    place = static_cast<std::size_t>(kExactRows - 1 + std::lround(4 * octaves));
-  }
-  Point& point = points_[std::min(place, points_.size() - 1)];
-  const auto exact = static_cast<double>(rows);
-  point.rows = point.seconds.empty() ? exact : point.rows + (exact - point.rows) / 4;
-  point.seconds.add(seconds);
-  measured_ = true;
-}
-
-double PassCost::seconds(double rows) const {
-  const Point* below = nullptr;
-  for (const Point& point : points_) {
-    if (point.seconds.empty()) continue;
-    const double seconds = point.seconds.value();
-    if (point.rows >= rows) {
-      if (below == nullptr) return seconds * rows / point.rows;
-      const double share = (rows - below->rows) / (point.rows - below->rows);
-      return below->seconds.value() + share * (seconds - below->seconds.value());
-    }
-    below = &point;
-  }
-  return below == nullptr ? 0 : below->seconds.value();
-}
 
 Acceptance::Acceptance(int most) : places_(static_cast<std::size_t>(most)) {}
 
 void Acceptance::add(std::size_t place, int tried, int right) {
-  if (place >= places_.size() || tried == 0) return;
-  const double faded = std::exp2(-tried / kHalfLife);
-  places_[place].tried = places_[place].tried * faded + tried;
-  places_[place].right = places_[place].right * faded + right;
+  if (place >= places_.size()) return;
+  Place& it = places_[place];
+  double faded = std::exp2(-tried / kHalfLife);
+  if (tried == 0 && it.tried > kLastingTries) faded = std::exp2(-1 / kHalfLifeRounds);
+  it.tried = it.tried * faded + tried;
+  it.right = it.right * faded + right;
+}
+
+double Acceptance::share(std::size_t place) const {
+  double share = kPriorShare;
+  for (std::size_t i = 0; i <= std::min(place, places_.size() - 1); ++i) {
+    share = (places_[i].right + kPriorTries * share) / (places_[i].tried + kPriorTries);
+  }
+  return share;
 }
 
 double Acceptance::expected_tokens(int drafts) const {
@@ -93,81 +70,199 @@ double Acceptance::expected_tokens(int drafts) const {
 
 StepPolicy::StepPolicy(const StepPolicyOptions& options)
     : options_(options),
+      cost_(1 + options.most_drafts),
+      prompt_cost_(1),
       acceptance_(options.most_drafts),
       drafts_(options.most_drafts),
-      trial_interval_(kFirstTrialInterval) {}
+      last_used_(static_cast<std::size_t>(options.most_drafts) + 1),
+      saving_(kMostSaving) {}
 
-double StepPolicy::round_seconds(const RoundDemand& demand, int drafts) const {
-  return extend_cost_.seconds(demand.adaptive * (1 + drafts) + demand.other_rows) +
-         (drafts > 0 ? drafts * draft_cost_.seconds(demand.adaptive) : 0);
+int StepPolicy::most_drafts(const RoundDemand& demand) const {
+  return demand.adaptive > 0 ? std::min(options_.most_drafts, demand.most_drafts) : 0;
 }
 
-int StepPolicy::best_drafts(const RoundDemand& demand, int most) const {
+double StepPolicy::tokens(const RoundDemand& demand, int drafts) const {
+  return demand.adaptive * acceptance_.expected_tokens(drafts) + demand.others;
+}
+
+int StepPolicy::best_drafts(const RoundDemand& demand, const PassCost::Near& cost) const {
   const auto rate = [&](int drafts) {
-    const double tokens = demand.adaptive * acceptance_.expected_tokens(drafts) + demand.other_rows;
-    return tokens / round_seconds(demand, drafts);
+    return tokens(demand, drafts) / cost.seconds(demand.rows(drafts));
   };
+  const int most = most_drafts(demand);
   int best = std::min(drafts_, most);
   double best_rate = rate(best) * kWorthChanging;
   for (int drafts = 0; drafts <= most; ++drafts) {
-    if (rate(drafts) <= best_rate) continue;
+    const double its_rate = rate(drafts);
+    if (its_rate <= best_rate) continue;
     best = drafts;
-    best_rate = rate(drafts);
+    best_rate = its_rate;
   }
   return best;
 }
 
-int StepPolicy::choose_drafts(const RoundDemand& demand) {
-  const int most = std::min(options_.most_drafts, demand.most_drafts);
-  if (demand.adaptive == 0 || most == 0) return 0;
-  if (extend_cost_.empty()) return std::min(drafts_, most);
-  const int best = best_drafts(demand, most);
-  if (best != drafts_) {
-    drafts_ = best;
-    trial_interval_ = kFirstTrialInterval;
-  }
-  if (++rounds_ < trial_interval_) return drafts_;
-  rounds_ = 0;
-  trial_interval_ = std::min(2 * trial_interval_, kLastTrialInterval);
-  try_more_ = !try_more_;
-  const bool more = drafts_ == 0 || (try_more_ && drafts_ < most);
-  return more ? drafts_ + 1 : drafts_ - 1;
+void StepPolicy::change_choice(int drafts) {
+  if (drafts == drafts_) return;
+  drafts_ = drafts;
+  saving_ = kMostSaving;
 }
 
-int64_t StepPolicy::prompt_tokens(double decode_seconds) const {
+int StepPolicy::choose_drafts(const RoundDemand& demand, const PassCost::Near& cost) {
+  const int most = most_drafts(demand);
+  if (most == 0) return 0;
+  if (cost_.empty()) return std::min(drafts_, most);
+  ++rounds_;
+  int drafts = 0;
+  if (rounds_ <= kFirstOfMost + kFirstOfNone) {
+    drafts = rounds_ <= kFirstOfMost ? most : 0;
+  } else {
+    change_choice(best_drafts(demand, cost));
+    drafts = trial(demand, cost);
+  }
+  last_used_[static_cast<std::size_t>(drafts)] = rounds_;
+  return drafts;
+}
+
+// The current choice, or the number of drafts whose turn it is to be tried: that which has been
+// waiting longest, by the root of what it is expected to lose: the best that can be done for a sum
+// of errors that grow with the time since the last look.
+int StepPolicy::trial(const RoundDemand& demand, const PassCost::Near& cost) {
+  const double seconds = cost.seconds(demand.rows(drafts_));
+  const double rate = tokens(demand, drafts_) / seconds;
+  saved_ += saving_ * seconds;
+  int next = drafts_;
+  double next_loss = 0;
+  double longest = 0;
+  const int most = most_drafts(demand);
+  for (int drafts = 0; drafts <= most; ++drafts) {
+    if (drafts == drafts_) continue;
+    const double its_seconds = cost.seconds(demand.rows(drafts));
+    double loss = its_seconds - tokens(demand, drafts) / rate;
+    // What looks bad after few samples may have been a hiccup.
+    const std::size_t samples = cost.samples(demand.rows(drafts));
+    if (samples > 0 && samples < kKnown) loss *= static_cast<double>(samples) / kKnown;
+    // Something at least: nothing is free, whatever the numbers say.
+    loss = std::max(loss, kMostSaving * its_seconds);
+    const auto waited =
+        static_cast<double>(rounds_ - last_used_[static_cast<std::size_t>(drafts)]) /
+        std::sqrt(loss);
+    if (waited <= longest) continue;
+    longest = waited;
+    next = drafts;
+    next_loss = loss;
+  }
+  saved_ = std::min(saved_, std::max(next_loss, seconds));
+  if (next_loss > saved_ || rounds_ - last_trial_ < kRoundsBetweenTrials) return drafts_;
+  saved_ -= next_loss;
+  last_trial_ = rounds_;
+  saving_ = std::max(saving_ / 2, kLeastSaving);
+  return next;
+}
+
+double StepPolicy::prompt_seconds(int64_t tokens) const {
+  const auto rows = static_cast<double>(tokens);
+  return prompt_cost_.near(rows).seconds(rows);
+}
+
+// Where the cost of a token stops falling steeply with the size of its chunk.
+int64_t StepPolicy::efficient_chunk(int64_t fewest) const {
+  int64_t tokens = fewest;
+  double seconds = prompt_seconds(tokens);
+  while (2 * tokens <= options_.most_prompt_tokens) {
+    const double doubled = prompt_seconds(2 * tokens);
+    if (doubled * kWorthDoubling > 2 * seconds) break;
+    tokens *= 2;
+    seconds = doubled;
+  }
+  return tokens;
+}
+
+// Each round sets aside what it leaves of its allowance. What has been set aside is read for, as
+// soon as it is enough for a chunk that does not waste it.
+int64_t StepPolicy::prompt_tokens(const RoundDemand& demand, int drafts,
+                                  const PassCost::Near& cost) {
   if (options_.decode_slowdown <= 0) return options_.most_prompt_tokens;
-  const int64_t fewest = std::min(std::max(kFewestPromptTokens, options_.fewest_prompt_tokens),
-                                  options_.most_prompt_tokens);
-  if (prompt_row_seconds_.empty() || prompt_row_seconds_.value() <= 0) return fewest;
-  const double room = (options_.decode_slowdown - 1) * decode_seconds;
-  const auto tokens = static_cast<int64_t>(
-      std::min(room / prompt_row_seconds_.value(), static_cast<double>(1 << 20)));
-  return std::clamp(tokens, fewest, options_.most_prompt_tokens);
+  const int64_t most = options_.most_prompt_tokens;
+  const int64_t fewest =
+      std::min(std::max(kFewestPromptTokens, options_.fewest_prompt_tokens), most);
+  if (cost_.empty() || prompt_cost_.empty()) return fewest;
+
+  // As many sequences as have been seen, or twice as many as there are: no decision about running
+  // streams by a far guess.
+  RoundDemand with_prompts = demand;
+  const int known = std::max(cost_.most_sequences() - demand.decoding(), demand.decoding());
+  const int prompts = std::min(demand.prompts - 1, known);
+  (demand.adaptive > 0 ? with_prompts.adaptive : with_prompts.others) += prompts;
+  if (demand.adaptive == 0) with_prompts.other_rows += prompts;
+  const PassCost::Near cost_then = cost_.near(with_prompts.decoding());
+  const double then = cost_then.seconds(with_prompts.rows(best_drafts(with_prompts, cost_then)));
+  const double now = cost.seconds(demand.rows(drafts));
+  // Prompts get on, however slowly.
+  spare_ += std::max(options_.decode_slowdown * then - now, now / 16);
+  const double dearest = prompt_seconds(most);
+  if (dearest <= spare_) {
+    spare_ = dearest;
+    return most;
+  }
+  const int64_t least = efficient_chunk(fewest);
+  if (prompt_seconds(least) > spare_) return 0;
+  int64_t tokens = least;
+  for (int64_t step = most; step > 0; step /= 2) {
+    if (tokens + step < most && prompt_seconds(tokens + step) <= spare_) tokens += step;
+  }
+  return tokens;
 }
 
 RoundLimits StepPolicy::next(const RoundDemand& demand) {
   RoundLimits limits;
-  limits.adaptive_drafts = choose_drafts(demand);
-  limits.prompt_tokens = demand.adaptive + demand.other_rows == 0
-                             ? options_.most_prompt_tokens
-                             : prompt_tokens(round_seconds(demand, limits.adaptive_drafts));
+  if (demand.decoding() == 0) {
+    limits.prompt_tokens = options_.most_prompt_tokens;
+    limits.adaptive_drafts = 0;
+    spare_ = 0;
+    return limits;
+  }
+  const PassCost::Near cost = cost_.near(demand.decoding());
+  limits.adaptive_drafts = choose_drafts(demand, cost);
+  limits.prompt_tokens = options_.most_prompt_tokens;
+  if (demand.prompts > 0) {
+    limits.prompt_tokens = prompt_tokens(demand, limits.adaptive_drafts, cost);
+  } else {
+    spare_ = 0;
+  }
   return limits;
 }
 
 void StepPolicy::observe(const RoundReport& report) {
-  if (report.drafting > 0) {
-    draft_cost_.add(report.drafting, report.draft_seconds / report.draft_steps);
-  }
   for (std::size_t i = 0; i < report.drafts_tried.size(); ++i) {
-    acceptance_.add(i, report.drafts_tried[i], report.drafts_right[i]);
+    const int tried = report.drafts_tried[i];
+    // Much better than believed where nothing is drafted: worth another look soon.
+    if (static_cast<int>(i) >= drafts_ && tried > 0 &&
+        report.drafts_right[i] > tried * (1 + acceptance_.share(i)) / 2) {
+      saving_ = kMostSaving;
+    }
+    acceptance_.add(i, tried, report.drafts_right[i]);
   }
+  const double seconds = report.draft_seconds + report.extend_seconds;
   if (report.prompt_rows == 0) {
-    extend_cost_.add(report.decode_rows, report.extend_seconds);
+    cost_.add(report.decode_rows, report.decoding, seconds);
     return;
   }
-  const double decode = report.decode_rows > 0 ? extend_cost_.seconds(report.decode_rows) : 0;
-  const double rest = report.extend_seconds - decode;
-  if (rest > 0) prompt_row_seconds_.add(rest / static_cast<double>(report.prompt_rows));
+  if (report.decoding == 0) {
+    prompt_cost_.add(report.prompt_rows, report.prompt_rows, seconds);
+    return;
+  }
+  // Both at once: what is known of one of them tells the other.
+  const PassCost::Near cost = cost_.near(report.decoding);
+  const double expected = prompt_cost_.empty() ? 0 : prompt_seconds(report.prompt_rows);
+  const double decode = cost.seconds(report.decode_rows);
+  if (cost.samples(report.decode_rows) >= kKnown || prompt_cost_.empty()) {
+    prompt_cost_.add(report.prompt_rows, report.prompt_rows, seconds - decode);
+  } else {
+    cost_.add(report.decode_rows, report.decoding, std::max(seconds - expected, seconds / 4));
+  }
+  // A hiccup is not the prompts' fault.
+  const double taken = std::max(seconds - decode, 0.0);
+  spare_ -= expected > 0 ? std::min(taken, 2 * expected) : taken;
 }
 
 }  // namespace levin::engine

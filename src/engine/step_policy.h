@@ -5,59 +5,32 @@
 // A round that drafts k tokens for each of n sequences puts out
 //   n * (1 + a1 + a1 a2 + ... + a1 ... ak)   tokens, with ai the share of i-th drafts that are
 // right when those before them are, and costs
-//   extend(n * (1 + k)) + k * draft(n)       seconds, both measured.
-// The k with most tokens per second is chosen. When a machine is full, extend() grows with its rows
+//   cost(n * (1 + k) rows, n sequences)      seconds, drafting included (pass_cost.h).
+// The k with most tokens per second is chosen. When a machine is full, the cost grows with the rows
 // and the choice falls to 0 by itself.
+//
+// Other numbers are tried now and then, for their costs and shares change. What a trial is expected
+// to lose is saved for first, at most 2 % of the time that rounds take, and half of that after each
+// trial that changed nothing, down to 0.25 %. Beyond that only the first five rounds are trials.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "engine/pass_cost.h"
 #include "engine/round.h"
 
 namespace levin::engine {
 
-// Median of the last few samples, so that a hiccup of the machine changes nothing.
-class RecentMedian {
- public:
-  void add(double sample);
-  bool empty() const { return count_ == 0; }
-  double value() const { return value_; }
-
- private:
-  std::array<double, 7> samples_ = {};
-  std::size_t count_ = 0;
-  std::size_t next_ = 0;
-  double value_ = 0;
-};
-
-// Seconds of a pass as a function of its rows: medians of what was measured at about that many, and
-// straight lines between. Optimistic where nothing was measured, so that a choice that looks good
-// is tried and then known: no more than the largest measured beyond it, proportionally less below
-// the smallest.
-class PassCost {
- public:
-  PassCost();
-  void add(int64_t rows, double seconds);
-  bool empty() const { return !measured_; }
-  // 0 before the first sample.
-  double seconds(double rows) const;
-
- private:
-  struct Point {
-    double rows = 0;
-    RecentMedian seconds;
-  };
-  std::vector<Point> points_;  // exact up to 8 rows, then four an octave
-  bool measured_ = false;
-};
-
-// Shares of right drafts by place, fading with time so that a change of text is noticed.
+// Shares of right drafts by place, fading with tries and rounds so that a change of text is
+// noticed.
 class Acceptance {
  public:
   explicit Acceptance(int most);
+  // What a round has found out about a place, maybe nothing.
   void add(std::size_t place, int tried, int right);
+  // Of drafts in this place, when those before are right.
+  double share(std::size_t place) const;
   // Tokens that a sequence can expect from a round with `drafts` drafts.
   double expected_tokens(int drafts) const;
 
@@ -73,8 +46,10 @@ struct StepPolicyOptions {
   int most_drafts = 0;
   int64_t fewest_prompt_tokens = 1;  // that a prompt can advance by
   int64_t most_prompt_tokens = 512;
-  // A round that reads prompts beside running sequences takes at most this many times as long as
-  // one without; 0: as long as it takes.
+  // While a prompt is read beside running sequences, rounds take on average at most this many times
+  // as long as without. With further prompts, as rounds of as many more sequences: streams are
+  // about to share the machine with them, and the sooner they all run the more comes out. 0: no
+  // matter how long.
   double decode_slowdown = 2;
 };
 
@@ -82,7 +57,12 @@ struct StepPolicyOptions {
 struct RoundDemand {
   int adaptive = 0;     // sequences that draft as many tokens as pay
   int most_drafts = 0;  // that one of them may draft
-  int other_rows = 0;   // that other sequences decode
+  int others = 0;       // other sequences that decode
+  int other_rows = 0;   // and their rows
+  int prompts = 0;      // sequences that read theirs
+
+  int decoding() const { return adaptive + others; }
+  int rows(int drafts) const { return adaptive * (1 + drafts) + other_rows; }
 };
 
 class StepPolicy {
@@ -93,20 +73,27 @@ class StepPolicy {
   void observe(const RoundReport& report);
 
  private:
-  double round_seconds(const RoundDemand& demand, int drafts) const;
-  int best_drafts(const RoundDemand& demand, int most) const;
-  int choose_drafts(const RoundDemand& demand);
-  int64_t prompt_tokens(double decode_seconds) const;
+  int most_drafts(const RoundDemand& demand) const;
+  double tokens(const RoundDemand& demand, int drafts) const;
+  int best_drafts(const RoundDemand& demand, const PassCost::Near& cost) const;
+  int choose_drafts(const RoundDemand& demand, const PassCost::Near& cost);
+  int trial(const RoundDemand& demand, const PassCost::Near& cost);
+  void change_choice(int drafts);
+  int64_t prompt_tokens(const RoundDemand& demand, int drafts, const PassCost::Near& cost);
+  double prompt_seconds(int64_t tokens) const;
+  int64_t efficient_chunk(int64_t fewest) const;
 
   StepPolicyOptions options_;
-  PassCost extend_cost_;  // of rounds without prompts
-  PassCost draft_cost_;   // of one proposal for so many sequences
-  RecentMedian prompt_row_seconds_;
+  PassCost cost_;         // of rounds, without the prompts
+  PassCost prompt_cost_;  // of so many tokens of prompts in a round
   Acceptance acceptance_;
-  int drafts_;             // the current choice
-  int rounds_ = 0;         // since the last trial of another
-  int trial_interval_;     // grows while trials change nothing
-  bool try_more_ = false;  // than the current choice, next time
+  int drafts_;                      // the current choice
+  int64_t rounds_ = 0;              // that had a choice
+  int64_t last_trial_ = 0;          // its number
+  std::vector<int64_t> last_used_;  // number of the last round with so many drafts
+  double saved_ = 0;                // seconds that trials may lose
+  double saving_;                   // share of the time that is saved for them
+  double spare_ = 0;                // seconds that waiting prompts may take
 };
 
 }  // namespace levin::engine

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "engine/round.h"
+#include "engine/step_policy.h"
 #include "fake_runtime.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -70,6 +71,24 @@ TEST(Allocations, NoneInARound) {
   // The counter counts.
   std::vector<int> one(100);
   EXPECT_GT(allocations.load(), before);
+}
+
+TEST(Allocations, NoneInAChoice) {
+  StepPolicy policy({.most_drafts = 7});
+  RoundReport report;
+  report.drafts_tried.resize(7, 1);
+  report.drafts_right.resize(7, 1);
+  const int64_t before = allocations.load();
+  for (int round = 0; round < 500; ++round) {
+    const int n = 1 + round % 70;
+    const RoundLimits limits = policy.next({.adaptive = n, .most_drafts = 7, .prompts = n % 3});
+    report.decoding = n;
+    report.decode_rows = n * (1 + limits.adaptive_drafts);
+    report.prompt_rows = n % 3 == 0 ? 0 : limits.prompt_tokens;
+    report.extend_seconds = 1e-3 * (report.decode_rows + 2 * n);
+    policy.observe(report);
+  }
+  EXPECT_EQ(allocations.load() - before, 0);
 }
 
 }  // namespace
