@@ -16,6 +16,12 @@ constexpr std::size_t kLines = kExact + 40;  // up to 2^10 times kExact
 // Share of the mean square that pulls the parts of a plane to 0: what measurements leave open (all
 // of as many rows a sequence, say) is split evenly between them.
 constexpr double kRidge = 1e-3;
+// The same for the fixed part of what prompts cost, against sizes that hardly differ.
+constexpr double kPromptRidge = 0.002;
+// Share of what is known of prompts that a round leaves.
+constexpr double kPromptMemory = 1 - 1.0 / 128;
+// Seconds of a sample in terms of what was expected, beyond which it is a hiccup.
+constexpr double kPromptHiccup = 2;
 // Samples that a pass must have to be believed as much as the plane.
 constexpr double kDoubt = 1;
 // Lines beyond which a cell says nothing about another's deviation from the plane.
@@ -148,6 +154,25 @@ double PassCost::Near::seconds(double rows) const {
     weights += weight;
   }
   return on_plane(rows, sequences_) * (1 + off / weights);
+}
+
+void PromptCost::add(int64_t tokens, double seconds, double round_seconds) {
+  if (tokens <= 0 || round_seconds <= 0) return;
+  if (!empty()) seconds = std::min(seconds, kPromptHiccup * this->seconds(tokens));
+  const auto count = static_cast<double>(tokens);
+  const double weight = 1 / (round_seconds * round_seconds);
+  a00_ = a00_ * kPromptMemory + weight;
+  a01_ = a01_ * kPromptMemory + weight * count;
+  a11_ = a11_ * kPromptMemory + weight * count * count;
+  y0_ = y0_ * kPromptMemory + weight * seconds;
+  y1_ = y1_ * kPromptMemory + weight * count * seconds;
+  const double a00 = a00_ * (1 + kPromptRidge);
+  const double determinant = a00 * a11_ - a01_ * a01_;
+  fixed_ = (y0_ * a11_ - y1_ * a01_) / determinant;
+  price_ = (a00 * y1_ - a01_ * y0_) / determinant;
+  if (fixed_ >= 0 && price_ > 0) return;
+  fixed_ = 0;
+  price_ = std::max(y1_ / a11_, 0.0);
 }
 
 }  // namespace levin::engine

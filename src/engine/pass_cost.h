@@ -77,4 +77,21 @@ class PassCost {
   int most_sequences_ = 0;
 };
 
+// Seconds that tokens of prompts add to a round: a fixed part and a price each, fitted to the last
+// rounds that read some. What they leave open (all of one size, say) is the price of the tokens.
+class PromptCost {
+ public:
+  // Tokens took so many seconds, of a round of so many: the longer that was, the less it tells.
+  void add(int64_t tokens, double seconds, double round_seconds);
+  bool empty() const { return price_ <= 0; }
+  double fixed() const { return fixed_; }
+  double price() const { return price_; }
+  double seconds(int64_t tokens) const { return fixed_ + price_ * static_cast<double>(tokens); }
+
+ private:
+  double a00_ = 0, a01_ = 0, a11_ = 0, y0_ = 0, y1_ = 0;  // normal equations, fading
+  double fixed_ = 0;
+  double price_ = 0;
+};
+
 }  // namespace levin::engine

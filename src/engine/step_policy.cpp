@@ -30,8 +30,9 @@ constexpr int64_t kFirstOfNone = 3;
 
 // Fewer prompt tokens than this a round are not worth the trouble.
 constexpr int64_t kFewestPromptTokens = 8;
-// A chunk is too small while twice as many tokens would cost this much less each.
-constexpr double kWorthDoubling = 1.2;
+// The tokens of a chunk cost at least this many times as much as the chunk itself; or twice as many
+// tokens would cost a sixth less each.
+constexpr double kFixedInChunk = 2;
 // Samples of a kind of round from which on its cost is known.
 constexpr std::size_t kKnown = 4;
 
@@ -71,7 +72,6 @@ double Acceptance::expected_tokens(int drafts) const {
 StepPolicy::StepPolicy(const StepPolicyOptions& options)
     : options_(options),
       cost_(1 + options.most_drafts),
-      prompt_cost_(1),
       acceptance_(options.most_drafts),
       drafts_(options.most_drafts),
       last_used_(static_cast<std::size_t>(options.most_drafts) + 1),
@@ -159,24 +159,6 @@ int StepPolicy::trial(const RoundDemand& demand, const PassCost::Near& cost) {
   return next;
 }
 
-double StepPolicy::prompt_seconds(int64_t tokens) const {
-  const auto rows = static_cast<double>(tokens);
-  return prompt_cost_.near(rows).seconds(rows);
-}
-
-// Where the cost of a token stops falling steeply with the size of its chunk.
-int64_t StepPolicy::efficient_chunk(int64_t fewest) const {
-  int64_t tokens = fewest;
-  double seconds = prompt_seconds(tokens);
-  while (2 * tokens <= options_.most_prompt_tokens) {
-    const double doubled = prompt_seconds(2 * tokens);
-    if (doubled * kWorthDoubling > 2 * seconds) break;
-    tokens *= 2;
-    seconds = doubled;
-  }
-  return tokens;
-}
-
 // Each round sets aside what it leaves of its allowance. What has been set aside is read for, as
 // soon as it is enough for a chunk that does not waste it.
 int64_t StepPolicy::prompt_tokens(const RoundDemand& demand, int drafts,
@@ -199,18 +181,13 @@ int64_t StepPolicy::prompt_tokens(const RoundDemand& demand, int drafts,
   const double now = cost.seconds(demand.rows(drafts));
   // Prompts get on, however slowly.
   spare_ += std::max(options_.decode_slowdown * then - now, now / 16);
-  const double dearest = prompt_seconds(most);
-  if (dearest <= spare_) {
-    spare_ = dearest;
-    return most;
-  }
-  const int64_t least = efficient_chunk(fewest);
-  if (prompt_seconds(least) > spare_) return 0;
-  int64_t tokens = least;
-  for (int64_t step = most; step > 0; step /= 2) {
-    if (tokens + step < most && prompt_seconds(tokens + step) <= spare_) tokens += step;
-  }
-  return tokens;
+  spare_ = std::min(spare_, prompt_cost_.seconds(most));
+  const double price = prompt_cost_.price();
+  const auto least = static_cast<int64_t>(
+      std::min(kFixedInChunk * prompt_cost_.fixed() / price, static_cast<double>(most)));
+  const auto tokens =
+      std::max<int64_t>(static_cast<int64_t>((spare_ - prompt_cost_.fixed()) / price + 0.5), 0);
+  return tokens < std::max(least, fewest) ? 0 : std::min(tokens, most);
 }
 
 RoundLimits StepPolicy::next(const RoundDemand& demand) {
@@ -248,15 +225,15 @@ void StepPolicy::observe(const RoundReport& report) {
     return;
   }
   if (report.decoding == 0) {
-    prompt_cost_.add(report.prompt_rows, report.prompt_rows, seconds);
+    prompt_cost_.add(report.prompt_rows, seconds, seconds);
     return;
   }
   // Both at once: what is known of one of them tells the other.
   const PassCost::Near cost = cost_.near(report.decoding);
-  const double expected = prompt_cost_.empty() ? 0 : prompt_seconds(report.prompt_rows);
+  const double expected = prompt_cost_.empty() ? 0 : prompt_cost_.seconds(report.prompt_rows);
   const double decode = cost.seconds(report.decode_rows);
   if (cost.samples(report.decode_rows) >= kKnown || prompt_cost_.empty()) {
-    prompt_cost_.add(report.prompt_rows, report.prompt_rows, seconds - decode);
+    prompt_cost_.add(report.prompt_rows, seconds - decode, seconds);
   } else {
     cost_.add(report.decode_rows, report.decoding, std::max(seconds - expected, seconds / 4));
   }

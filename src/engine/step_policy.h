@@ -80,12 +80,10 @@ class StepPolicy {
   int trial(const RoundDemand& demand, const PassCost::Near& cost);
   void change_choice(int drafts);
   int64_t prompt_tokens(const RoundDemand& demand, int drafts, const PassCost::Near& cost);
-  double prompt_seconds(int64_t tokens) const;
-  int64_t efficient_chunk(int64_t fewest) const;
 
   StepPolicyOptions options_;
-  PassCost cost_;         // of rounds, without the prompts
-  PassCost prompt_cost_;  // of so many tokens of prompts in a round
+  PassCost cost_;  // of rounds, without the prompts
+  PromptCost prompt_cost_;
   Acceptance acceptance_;
   int drafts_;                      // the current choice
   int64_t rounds_ = 0;              // that had a choice

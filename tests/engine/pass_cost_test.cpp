@@ -85,5 +85,26 @@ TEST(PassCost, IsNeverBelowNothing) {
   EXPECT_NEAR(one.near(1).seconds(3), 2e-3, 1e-5);
 }
 
+TEST(PromptCost, TellsChunksFromTokens) {
+  PromptCost cost;
+  EXPECT_TRUE(cost.empty());
+  const auto seconds = [](int64_t tokens) { return 4e-3 + 2e-4 * static_cast<double>(tokens); };
+  // Of one size only: all of it is the tokens'.
+  for (int i = 0; i < 5; ++i) cost.add(32, seconds(32), 1e-2);
+  EXPECT_NEAR(cost.seconds(32), seconds(32), 1e-5);
+  EXPECT_NEAR(cost.seconds(64), 2 * seconds(32), 1e-5);
+  for (const int64_t tokens : {16, 48, 64, 96, 32, 16}) cost.add(tokens, seconds(tokens), 1e-2);
+  EXPECT_NEAR(cost.fixed(), 4e-3, 4e-4);
+  EXPECT_NEAR(cost.price(), 2e-4, 1e-5);
+  cost.add(64, 1, 1);  // a hiccup
+  EXPECT_NEAR(cost.seconds(64), seconds(64), 0.05 * seconds(64));
+  // Nonsense stays above nothing.
+  PromptCost falling;
+  falling.add(8, 1e-2, 1e-2);
+  falling.add(64, 1e-3, 1e-2);
+  EXPECT_GE(falling.fixed(), 0);
+  EXPECT_GT(falling.price(), 0);
+}
+
 }  // namespace
 }  // namespace levin::engine

@@ -177,6 +177,22 @@ TEST(StepPolicy, FollowsAChangeOfLoadAndOfText) {
   EXPECT_GT(simulate(policy, machine, 2, 500, random).rate(), 0.95 * machine.best_rate(2));
 }
 
+TEST(StepPolicy, NoticesThatDraftsHaveBecomeRight) {
+  Machine machine = kNeverRight;
+  machine.draft = 1e-4;
+  Machine right = machine;
+  right.acceptance = 0.8;
+  for (const int n : {1, 4, 16}) {
+    ASSERT_GT(right.best(n), 0);
+    std::mt19937 random(6);
+    StepPolicy policy({.most_drafts = kMost});
+    simulate(policy, machine, n, 1500, random);
+    EXPECT_EQ(simulate(policy, machine, n, 50, random).usual(), 0) << n;
+    simulate(policy, right, n, 800, random);
+    EXPECT_GT(simulate(policy, right, n, 300, random).rate(), 0.95 * right.best_rate(n)) << n;
+  }
+}
+
 TEST(StepPolicy, RespectsTheMostOfTheRequests) {
   StepPolicy policy({.most_drafts = kMost});
   EXPECT_EQ(policy.next({.adaptive = 1, .most_drafts = 3}).adaptive_drafts, 3);
@@ -238,7 +254,7 @@ TEST(StepPolicy, PromptsLeaveDecodingItsPace) {
         // What the time allows is used, and not for many dear chunks.
         EXPECT_GT(outcome.seconds, 1.5 * outcome.decode_seconds) << n << ", " << prompts;
         const double reading = outcome.seconds - 200 * kStateBound.extend(n, n);
-        EXPECT_LT(reading / outcome.tokens, 1.6 * token) << n << ", " << prompts;
+        EXPECT_LT(reading / outcome.tokens, 2 * token) << n << ", " << prompts;
         // No chunk is larger than it takes.
         EXPECT_LT(outcome.longest, 2.2 * outcome.decode_seconds / 200 + 4 * chunk + 16 * token)
             << n << ", " << prompts << ", " << chunk;
@@ -262,7 +278,7 @@ TEST(StepPolicy, StreamsDoNotPayForAFarGuess) {
 TEST(StepPolicy, PromptsAlwaysGetOn) {
   for (const double slowdown : {1.0, 1.01}) {
     StepPolicy policy({.most_drafts = 0, .most_prompt_tokens = 512, .decode_slowdown = slowdown});
-    EXPECT_GT(read_prompts(policy, kFull, 1, 1, 1e-2, 1e-4, 1000).tokens, 50);
+    EXPECT_GT(read_prompts(policy, kFull, 1, 1, 1e-2, 1e-4, 1000).tokens, 30);
   }
   StepPolicy unbounded({.most_prompt_tokens = 512, .decode_slowdown = 0});
   EXPECT_EQ(unbounded.next({.others = 4, .other_rows = 4, .prompts = 1}).prompt_tokens, 512);
