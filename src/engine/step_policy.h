@@ -11,7 +11,9 @@
 //
 // Other numbers are tried now and then, for their costs and shares change. What a trial is expected
 // to lose is saved for first, at most 2 % of the time that rounds take, and half of that after each
-// trial that changed nothing, down to 0.25 %. Beyond that only the first five rounds are trials.
+// trial that changed nothing, down to 0.25 %. Two things come on top of that, once: the first five
+// rounds are trials, and so that a hiccup is not believed for long, what was measured less than
+// four times with about as many sequences counts in proportion.
 #pragma once
 
 #include <cstdint>
