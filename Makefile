@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up by themselves.
 SHELL := /bin/bash
 JOBS  ?= $(shell nproc)
+# The CUDA runtime: AUTO (where nvcc is found), ON or OFF; asked for when the build folder is made.
+CUDA  ?= AUTO
 BUILD := build/release
 LEVIN := $(BUILD)/levin
 
@@ -23,7 +25,7 @@ packages:
 	@tools/setup.sh build
 
 $(BUILD)/build.ninja: CMakeLists.txt | packages
-	@cmake --preset release
+	@cmake --preset release -DLEVIN_CUDA=$(CUDA)
 
 ## make build      build the levin program in build/release
 build: packages $(BUILD)/build.ninja
