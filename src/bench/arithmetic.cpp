@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/thread_team.h"
+#include "runtime/cpu/isa.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -82,6 +83,43 @@ float f32_plain(int64_t steps) {
   return _mm512_cvtss_f32(sums[0]);
 }
 
+// Sums in tiles 0 to 3, so that a product never waits for the one before it.
+[[gnu::target("amx-tile,amx-bf16")]] float bf16_amx(int64_t steps) {
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  for (int i = 0; i < 8; ++i) {
+    config.row_bytes[i] = 64;
+    config.rows[i] = 16;
+  }
+  alignas(64) uint16_t operand[512];
+  std::fill(std::begin(operand), std::end(operand), uint16_t{0x3a83});  // about 1e-3
+  alignas(64) float sums[256];
+  _tile_loadconfig(&config);
+  _tile_loadd(6, operand, 64);
+  _tile_loadd(7, operand, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t step = 0; step < steps; ++step) {
+#pragma GCC unroll 3
+    for (int i = 0; i < kSums / 4; ++i) {
+      _tile_dpbf16ps(0, 6, 7);
+      _tile_dpbf16ps(1, 6, 7);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_dpbf16ps(3, 6, 7);
+    }
+  }
+  _tile_stored(0, sums, 64);
+  _tile_release();
+  return sums[0];
+}
+
 [[gnu::target("avx512f,avx512vnni")]] float int8_avx512(int64_t steps) {
   const __m512i a = _mm512_set1_epi8(3);
   const __m512i b = _mm512_set1_epi8(-2);
@@ -102,7 +140,10 @@ std::vector<Kind> supported_kinds() {
 #if defined(__x86_64__)
   std::vector<Kind> kinds;
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) {
+  const std::vector<runtime::cpu::Isa> isas = runtime::cpu::supported_isas();
+  if (std::find(isas.begin(), isas.end(), runtime::cpu::Isa::kAmx) != isas.end()) {
+    kinds.push_back({"BF16", "tdpbf16ps", bf16_amx, 16 * 16 * 32 * 2});
+  } else if (avx512 && __builtin_cpu_supports("avx512bf16")) {
     kinds.push_back({"BF16", "vdpbf16ps", bf16_avx512, 64});
   }
   if (avx512 && __builtin_cpu_supports("avx512vnni")) {

@@ -25,7 +25,7 @@ struct ArithmeticOptions {
 };
 
 // F32 always; BF16 and INT8 where this processor and build have an instruction for them that
-// levin's kernels use (AVX-512 BF16 and VNNI).
+// levin's kernels use (AMX, AVX-512 BF16 and VNNI).
 std::vector<ArithmeticRate> measure_arithmetic(const ArithmeticOptions& options);
 
 // The rate of `name`, or of F32, the last of measure_arithmetic(), which kernels without it use.
