@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "bench/arithmetic.h"
@@ -106,7 +107,8 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   if (!flags.prompt_file.empty()) {
     text::require_utf8(read_text(flags.prompt_file), flags.prompt_file);
   }
-  check_trace(flags.trace);
+  check_trace(flags.trace, std::array<std::filesystem::path, 3>{flags.engine.model,
+                                                                flags.prompt_file, flags.profile});
   const auto profile = apply_profile(flags.profile, command, flags.engine);
   bench::BenchOptions options = flags.options;
   options.speculation = benchmark_speculative_config(flags.engine);

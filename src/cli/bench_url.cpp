@@ -161,6 +161,16 @@ ExitCode run_bench_url(const BenchUrlFlags& flags, uint64_t seed, bool json) {
   const std::filesystem::path folder = flags.out;
   if (!folder.empty()) {
     create_folder(folder);
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (std::find(std::begin(kFileNames), std::end(kFileNames), name) != std::end(kFileNames))
+        continue;
+      throw Error({.what = "output folder is somebody else's",
+                   .where = folder.string(),
+                   .expected = "a new folder, or an empty one",
+                   .found = name,
+                   .hint = "choose another name"});
+    }
     for (const char* name : kFileNames) check_output_file(folder / name, Existing::kRefuse);
   }
   const bench::client::ClientReport report =

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -87,7 +88,9 @@ ExitCode run_generate(GenerateFlags& flags, const CLI::App& command) {
                  .hint = {}});
   }
   const Prompt prompt = read_prompt(flags);
-  check_trace(flags.trace);
+  check_trace(flags.trace,
+              std::array<std::filesystem::path, 4>{flags.engine.model, flags.prompt_file,
+                                                   flags.messages, flags.profile});
   const auto profile = apply_profile(flags.profile, command, flags.engine);
   engine::LoadOptions options = load_options(flags.engine);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);

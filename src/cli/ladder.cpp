@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -84,6 +85,7 @@ bench::LadderOptions options_of(const LadderFlags& flags) {
   bench::LadderOptions options;
   options.model = flags.engine.model;
   options.out = flags.out;
+  check_not_an_input(options.out, std::array<fs::path, 1>{options.model});
   options.rungs = flags.rungs;
   options.evaluation = evaluation_settings(flags);
   options.calibration = flags.calibration.empty() ? fs::path(flags.evals) / "calibration.jsonl"

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -86,15 +87,23 @@ void occupy_closed_streams() {
   }
 }
 
-// `--gate ""` is a script's variable that was never set, not a wish to do without.
-void refuse_empty_values(CLI::App& app) {
-  const auto not_empty = [](const std::string& text) {
+// `--gate ""` is a script's variable that was never set, not a wish to do without. NaN would pass
+// every check of a range.
+void refuse_void_values(CLI::App& app) {
+  const auto not_void = [](const std::string& text) {
     return text.empty() ? std::string("the value is empty") : std::string();
+  };
+  const auto not_nan = [](const std::string& text) {
+    return std::isnan(std::strtod(text.c_str(), nullptr)) ? text + " is not a number"
+                                                          : std::string();
   };
   for (CLI::App* command : app.get_subcommands({})) {
     for (CLI::Option* option : command->get_options()) {
       if (option->get_expected_max() > 0 && !option->get_positional()) {
-        option->check(CLI::Validator(not_empty, ""));
+        option->check(CLI::Validator(not_void, ""));
+        if (option->get_type_name().starts_with("FLOAT")) {
+          option->check(CLI::Validator(not_nan, ""));
+        }
       }
     }
   }
@@ -234,7 +243,7 @@ int run(int argc, char** argv) {
   add_detokenize(app, action);
   add_render(app, action);
 
-  refuse_empty_values(app);
+  refuse_void_values(app);
 
   return guard([&] {
     refuse_unknown_command(app, argc, argv);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 #include "cli/interruption.h"
 #include "cli/output.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "quantize/progress_file.h"
 #include "quantize/report.h"
 
@@ -90,8 +92,10 @@ ExitCode run_quantize(const QuantizeFlags& flags) {
                  .found = {},
                  .hint = {}});
   }
+  check_not_an_input(flags.output, std::array<std::filesystem::path, 1>{flags.model});
   when_interrupted(fmt::format(
-      "what was finished is kept in {}: the same command goes on from there",
+      "what was written is kept in {}: the same command goes on from there (a calibration begins "
+      "anew)",
       (std::filesystem::path(flags.output) / quantize::ProgressFile::kFolder).string()));
   const quantize::Result result = quantize::quantize(options_of(flags));
   if (flags.json) {

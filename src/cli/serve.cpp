@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -170,7 +171,8 @@ ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
     const std::filesystem::path folder = std::filesystem::path(flags.engine.model) / "";
     options.served_model_names.push_back(folder.parent_path().filename().string());
   }
-  check_trace(flags.trace);
+  check_trace(flags.trace, std::array<std::filesystem::path, 3>{
+                               flags.engine.model, flags.chat_template, flags.profile});
   const auto profile = apply_profile(flags.profile, command, flags.engine, false);
   // The port is taken before the model is loaded, so that a mistake shows at once and a load
   // balancer sees that something is coming.

@@ -26,8 +26,10 @@ void add_trace_flags(CLI::App& command, TraceFlags& flags) {
   command.add_flag("--overwrite", flags.overwrite, "Replace the file of --trace")->needs(file);
 }
 
-void check_trace(const TraceFlags& flags) {
-  if (!flags.file.empty()) check_output_file(flags.file, existing(flags));
+void check_trace(const TraceFlags& flags, std::span<const std::filesystem::path> inputs) {
+  if (flags.file.empty()) return;
+  check_output_file(flags.file, existing(flags));
+  check_not_an_input(flags.file, inputs);
 }
 
 void start_trace(const TraceFlags& flags, engine::Engine& engine) {

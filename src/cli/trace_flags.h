@@ -2,6 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <span>
 #include <string>
 
 #include "engine/engine.h"
@@ -15,8 +17,9 @@ struct TraceFlags {
 };
 
 void add_trace_flags(CLI::App& command, TraceFlags& flags);
-// Throws Error when the file could not be written, before anything long begins.
-void check_trace(const TraceFlags& flags);
+// Throws Error when the file could not be written or would replace or join one of `inputs` (files
+// and folders that the command reads; empty ones do not count), before anything long begins.
+void check_trace(const TraceFlags& flags, std::span<const std::filesystem::path> inputs);
 // From now on the engine's schedulers record.
 void start_trace(const TraceFlags& flags, engine::Engine& engine);
 // Writes the file, says so on stderr, and where threads waited.

@@ -34,6 +34,8 @@ struct TuneFlags {
   bool json = false;
 };
 
+constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
+
 // The intervals have to be sure of each of a dozen comparisons.
 constexpr evaluate::Bootstrap kBootstrap = {.confidence = 0.99};
 
@@ -42,6 +44,7 @@ Existing existing(const TuneFlags& flags) {
 }
 
 void check(const TuneFlags& flags) {
+  for (const std::string& text : flags.texts) (void)read_text(text, kMostTextBytes);
   if (flags.out.empty()) return;
   check_output_file(flags.out, existing(flags));
   std::vector<std::filesystem::path> inputs = {flags.engine.model};
