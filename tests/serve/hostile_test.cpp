@@ -101,6 +101,21 @@ TEST_F(Hostile, WhatIsNotHttp) {
   EXPECT_EQ(old.read(5).status, 505);
 }
 
+// A request behind a body of unknown length is nobody's: it must not be answered.
+TEST_F(Hostile, TransferEncodingsThatNobodyUnderstandsEndTheConnection) {
+  for (const char* encoding :
+       {"xchunked", "chunked, identity", "gzip", "chunked\r\nTransfer-Encoding: chunked"}) {
+    Client client(strict().port());
+    client.send(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: {}\r\n\r\n"
+                    "GET /version HTTP/1.1\r\n\r\n",
+                    encoding));
+    const Answer answer = client.read(5);
+    EXPECT_TRUE(answer.status == 501 || answer.status == 400) << encoding << ": " << answer.status;
+    EXPECT_NE(client.read(5).status, 200) << encoding;
+  }
+}
+
 TEST_F(Hostile, TooMuch) {
   const LiveServer& server = strict();
   {

@@ -180,6 +180,13 @@ void Connection::on_header(Code error) {
   if (error) return close();
   state_ = State::kReading;
   if (parser_->get().version() != 11) return refuse(505, "only HTTP/1.1 is served");
+  // Of any other a proxy and this parser may disagree where the body ends, and what comes after it
+  // would be a request of nobody's.
+  if (parser_->get().count(http::field::transfer_encoding) > 0 &&
+      (parser_->get().count(http::field::transfer_encoding) > 1 ||
+       !beast::iequals(parser_->get()[http::field::transfer_encoding], "chunked"))) {
+    return refuse(501, "the only transfer encoding that is served is chunked");
+  }
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     stream_.expires_after(shared_->limits.write_time);
     asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
