@@ -12,8 +12,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Events that arrive a second apart, the first at 1.
-RequestRecord read(const std::vector<std::string>& events) {
+RequestRecord read(const std::vector<std::string>& events, int64_t asked = 0) {
   RequestRecord record;
+  record.asked = asked;
   AnswerReader reader(record);
   double now = 0;
   for (const std::string& event : events) reader.on_event(event, ++now);
@@ -55,6 +56,17 @@ TEST(Answer, CompletionsHaveTextAndContinuousUsageIsOverwritten) {
   EXPECT_EQ(record.tpot(), std::nullopt);  // one chunk
   EXPECT_EQ(record.usage->output, 2);
   EXPECT_EQ(record.usage->cached, std::nullopt);
+}
+
+// Whoever believes such counts prints billions of tokens a second.
+TEST(Answer, CountsThatCannotBeAreFailures) {
+  const std::string text = R"({"choices": [{"text": "a", "finish_reason": "length"}]})";
+  EXPECT_EQ(read({text, kUsage, "[DONE]"}, 5).error, "");
+  EXPECT_THAT(read({text, kUsage, "[DONE]"}, 4).error, HasSubstr("5 output tokens, 4 were asked"));
+  const std::string cached =
+      R"({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1,
+                                 "prompt_tokens_details": {"cached_tokens": 8}}})";
+  EXPECT_THAT(read({text, cached, "[DONE]"}).error, HasSubstr("8 cached tokens of 7"));
 }
 
 TEST(Answer, WithoutUsageThereAreNoTokens) {

@@ -32,7 +32,7 @@ ClientOptions options_for(const MockServer& server) {
   options.max_concurrency = {4};
   options.num_prompts = 8;
   options.rounds = 2;
-  options.dataset.output_tokens = 4;
+  options.dataset.output_tokens = 5;
   return options;
 }
 

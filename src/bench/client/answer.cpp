@@ -90,6 +90,17 @@ void AnswerReader::on_event(std::string_view data, double now) {
 }
 
 void AnswerReader::on_end() {
+  if (record_.usage) {
+    const TokenUsage& usage = *record_.usage;
+    if (record_.asked > 0 && usage.output > record_.asked) {
+      fail(fmt::format("the server counts {} output tokens, {} were asked for", usage.output,
+                       record_.asked));
+    }
+    if (usage.cached.value_or(0) > usage.prompt) {
+      fail(fmt::format("the server counts {} cached tokens of {} in the prompt", *usage.cached,
+                       usage.prompt));
+    }
+  }
   if (!done_) return fail("the stream ended without [DONE]");
   if (record_.finish_reason.empty()) fail("the stream has no finish_reason");
 }

@@ -115,7 +115,8 @@ class Bench {
   LoadRequest request_of(const PromptPlan& prompt) {
     const std::string prefix = report_.options.allow_cached ? std::string() : nonce();
     return {.body = request_body(style_, prefix + prompt.text, prompt.output_tokens, true),
-            .at = 0};
+            .at = 0,
+            .asked = prompt.output_tokens};
   }
 
   LoadPlan plan_of(const Point& point) {

@@ -170,6 +170,7 @@ class LoadClient::Run {
       RequestRecord& record = result_.records[next_];
       record.index = static_cast<int64_t>(next_++);
       record.due = request.at;
+      record.asked = request.asked;
       CurlEasy handle = connections_.take_handle();
       curl_easy_setopt(handle.get(), CURLOPT_POSTFIELDSIZE_LARGE,
                        static_cast<curl_off_t>(request.body.size()));

@@ -13,8 +13,9 @@
 namespace levin::bench::client {
 
 struct LoadRequest {
-  std::string body;  // JSON
-  double at = 0;     // open loop: seconds from the start
+  std::string body;   // JSON
+  double at = 0;      // open loop: seconds from the start
+  int64_t asked = 0;  // output tokens at most; 0: not known
 };
 
 struct LoadPlan {

@@ -25,6 +25,7 @@ struct TokenUsage {
 
 struct RequestRecord {
   int64_t index = 0;  // of the request in its run of load
+  int64_t asked = 0;  // output tokens at most; 0: not known
   double due = 0;     // when it should have been sent: its arrival, or when its place became free
   double sent = 0;
   double ended = 0;             // when the transfer was over
