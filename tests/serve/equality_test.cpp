@@ -39,18 +39,6 @@ Json schema_format() {
   return {{"type", "json_schema"}, {"json_schema", {{"name", "a"}, {"schema", schema}}}};
 }
 
-Json weather_tools() {
-  return Json::array({{{"type", "function"},
-                       {"function",
-                        {{"name", "get_weather"},
-                         {"parameters",
-                          {{"type", "object"},
-                           {"properties",
-                            {{"city", {{"type", "string"}, {"maxLength", 12}}},
-                             {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}}},
-                           {"required", Json::array({"city", "days"})}}}}}}});
-}
-
 // Every prompt with each kind of constraint, some with reasoning in front of it.
 std::vector<Json> constrained_requests() {
   std::vector<Json> requests;
@@ -62,7 +50,7 @@ std::vector<Json> constrained_requests() {
     requests.push_back(chat(prompt, common));
     requests.back()["response_format"] = schema_format();
     requests.push_back(chat(prompt, common));
-    requests.back()["tools"] = weather_tools();
+    requests.back()["tools"] = Json::array({weather_tool()});
     requests.back()["tool_choice"] = "required";
     requests.back()["parallel_tool_calls"] = false;
   }

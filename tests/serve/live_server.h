@@ -105,4 +105,17 @@ inline Json chat(std::string_view text, Json more = Json::object()) {
   return body;
 }
 
+// A tool with a bounded text and a bounded number, both required.
+inline Json weather_tool() {
+  return {{"type", "function"},
+          {"function",
+           {{"name", "get_weather"},
+            {"parameters",
+             {{"type", "object"},
+              {"properties",
+               {{"city", {{"type", "string"}, {"maxLength", 12}}},
+                {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}}},
+              {"required", Json::array({"city", "days"})}}}}}};
+}
+
 }  // namespace levin::serve::testing

@@ -188,18 +188,6 @@ TEST(Server, ConstrainedOutputValidatesWithReasoningAndSpeculation) {
   }
 }
 
-Json weather_tool() {
-  return {{"type", "function"},
-          {"function",
-           {{"name", "get_weather"},
-            {"parameters",
-             {{"type", "object"},
-              {"properties",
-               {{"city", {{"type", "string"}, {"maxLength", 12}}},
-                {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}}},
-              {"required", Json::array({"city", "days"})}}}}}};
-}
-
 TEST(Server, ForcedToolCallsFollowTheirSchema) {
   const LiveServer& server = shared();
   for (const Json& choice :
