@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
+#include "evaluate/text_set.h"
 #include "serve/memory.h"
 
 namespace levin::cli {
@@ -34,8 +35,6 @@ struct TuneFlags {
   bool json = false;
 };
 
-constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
-
 // The intervals have to be sure of each of a dozen comparisons.
 constexpr evaluate::Bootstrap kBootstrap = {.confidence = 0.99};
 
@@ -44,7 +43,8 @@ Existing existing(const TuneFlags& flags) {
 }
 
 void check(const TuneFlags& flags) {
-  for (const std::string& text : flags.texts) (void)read_text(text, kMostTextBytes);
+  // Read once more when a cache type is judged, which may be never; a mistake should show at once.
+  for (const std::string& text : flags.texts) (void)evaluate::load_text(text);
   if (flags.out.empty()) return;
   check_output_file(flags.out, existing(flags));
   std::vector<std::filesystem::path> inputs = {flags.engine.model};
