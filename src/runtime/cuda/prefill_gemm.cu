@@ -41,7 +41,7 @@ double decoding(const PackedMatrix& m, GemmShape shape) {
 }
 
 // Tiles of tokens of an expert that has `share` times as many tokens as a tile on the average: as
-// counted with random weights, half a tile is wasted, or a second one is needed sometimes.
+// times with random weights suggest, half a tile is wasted, or a second one is needed sometimes.
 double tiles_of_expert(double share) {
   return share > 0.75 ? share + 0.5 : 1.0 + share * share / 2.0;
 }

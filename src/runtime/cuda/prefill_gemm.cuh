@@ -446,8 +446,8 @@ GemmInstance gemm_instance_of(GemmShape shape) {
            : shape.tokens <= 32 ? gemm_instance<kFormat, 2, 1, 32>()
                                 : gemm_instance<kFormat, 2, 1, 64>();
   }
-  // Decoding four bits takes as long as the products of 64 tokens: more warps, each with less to
-  // keep in registers, hide one behind the other.
+  // With four bits tiles of 64 tokens take as long as decoding does (prefill_gemm.cu): more warps,
+  // each with less to keep in registers, hide one behind the other.
   if constexpr (kFormat == UnitFormat::kNvfp4 || kFormat == UnitFormat::kInt4) {
     return shape.tokens <= 64   ? gemm_instance<kFormat, 4, 1, 64>()
            : shape.tokens <= 96 ? gemm_instance<kFormat, 4, 1, 96>()
