@@ -140,7 +140,7 @@ std::unique_ptr<Engine> make_engine(int slots, int rows, bool declares) {
 Request make_request(std::mt19937& random) {
   Tokens prompt(1 + random() % 150);
   std::iota(prompt.begin(), prompt.end(), static_cast<int32_t>(random() % 2));
-  for (int32_t& token : prompt) token %= kVocab;
+  for (int32_t& token : prompt) token = static_cast<int32_t>(token % kVocab);
   prompt.back() = static_cast<int32_t>(random() % kVocab);
   return {.prompt = prompt,
           .sampling = {.temperature = random() % 3 == 0 ? 0.0 : 1.0,
