@@ -49,7 +49,7 @@ __device__ inline Best<kTokenGroups> no_best() {
 
 }  // namespace
 
-template <int kTokenGroups>
+template <int kTokenGroups, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant__ NormLinear p) {
   p.trace.stamp(Trace::kStart);
   Item* items = items_of(p.shared);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   // Not earlier: what the next kernel does on arriving delays this one's input.
   ptx::launch_dependents();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
-  multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
+  multiply_parts<kFormats>(p.parts, p.part_count, items, count, stream, space,
                                partials_of(p.shared), *p.pass, rows, p.trace, best);
   if (p.candidates != nullptr) reduce_candidates(best, rows, p.candidates);
   p.trace.stamp(Trace::kEnd);
@@ -175,7 +175,7 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
 
 }  // namespace
 
-template <int kTokenGroups>
+template <int kTokenGroups, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant__ ActLinear p) {
   p.trace.stamp(Trace::kStart);
   Item* items = items_of(p.shared);
@@ -200,17 +200,52 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
   ptx::launch_dependents();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   Best<kTokenGroups> best = no_best<kTokenGroups>();
-  multiply_parts<kTokenGroups>(p.parts, p.part_count, items, count, stream, space,
+  multiply_parts<kFormats>(p.parts, p.part_count, items, count, stream, space,
                                partials_of(p.shared), *p.pass, rows, p.trace, best);
   p.trace.stamp(Trace::kEnd);
 }
 
+namespace {
+
 // One token group of 4, or two.
-Kernel<NormLinear> norm_linear_kernel(int rows) {
-  return rows <= 4 ? norm_linear<1> : norm_linear<2>;
+template <FormatSet kFormats>
+Kernel<NormLinear> norm_linear_for(int rows) {
+  return rows <= 4 ? norm_linear<1, kFormats> : norm_linear<2, kFormats>;
 }
-Kernel<ActLinear> act_linear_kernel(int rows) {
-  return rows <= 4 ? act_linear<1> : act_linear<2>;
+template <FormatSet kFormats>
+Kernel<ActLinear> act_linear_for(int rows) {
+  return rows <= 4 ? act_linear<1, kFormats> : act_linear<2, kFormats>;
+}
+
+}  // namespace
+
+Kernel<NormLinear> norm_linear_kernel(int rows, FormatSet formats) {
+  switch (formats) {
+    case set_of(UnitFormat::kBf16):
+      return norm_linear_for<set_of(UnitFormat::kBf16)>(rows);
+    case set_of(UnitFormat::kFp8):
+      return norm_linear_for<set_of(UnitFormat::kFp8)>(rows);
+    case set_of(UnitFormat::kNvfp4):
+      return norm_linear_for<set_of(UnitFormat::kNvfp4)>(rows);
+    case set_of(UnitFormat::kInt4):
+      return norm_linear_for<set_of(UnitFormat::kInt4)>(rows);
+    default:
+      return norm_linear_for<kAnyFormat>(rows);
+  }
+}
+Kernel<ActLinear> act_linear_kernel(int rows, FormatSet formats) {
+  switch (formats) {
+    case set_of(UnitFormat::kBf16):
+      return act_linear_for<set_of(UnitFormat::kBf16)>(rows);
+    case set_of(UnitFormat::kFp8):
+      return act_linear_for<set_of(UnitFormat::kFp8)>(rows);
+    case set_of(UnitFormat::kNvfp4):
+      return act_linear_for<set_of(UnitFormat::kNvfp4)>(rows);
+    case set_of(UnitFormat::kInt4):
+      return act_linear_for<set_of(UnitFormat::kInt4)>(rows);
+    default:
+      return act_linear_for<kAnyFormat>(rows);
+  }
 }
 
 }  // namespace levin::runtime::cuda

@@ -228,7 +228,7 @@ __device__ inline void lane_activations(const Item& item, int tokens,
 }
 
 // All linears of a phase: what this warp's items make, and at the end what the block adds up.
-template <int kTokenGroups>
+template <FormatSet kFormats, int kTokenGroups>
 __device__ inline void multiply_parts(const Part* parts, int part_count, const Item* items,
                                       int count, WarpStream& stream, const OperandSpace& space,
                                       const Partials& partials, const Pass& pass, int tokens,
@@ -241,7 +241,7 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
     lane_activations(item, tokens, activations,
                      [&](int token) { return space.row(part.operand, token); });
     TileSums<kTokenGroups> sums;
-    multiply_item(sums, item, stream, activations, [&] { stream.fill(); });
+    multiply_item<kFormats>(sums, item, stream, activations, [&] { stream.fill(); });
     if (part.matrix.segment_shift > 0) {
       partials.store(i, sums);
       continue;

@@ -66,8 +66,8 @@ struct ActLinear {
   Trace trace;
 };
 
-// For up to `rows` tokens.
-Kernel<NormLinear> norm_linear_kernel(int rows);
-Kernel<ActLinear> act_linear_kernel(int rows);
+// For up to `rows` tokens and parts in formats of the set.
+Kernel<NormLinear> norm_linear_kernel(int rows, FormatSet formats);
+Kernel<ActLinear> act_linear_kernel(int rows, FormatSet formats);
 
 }  // namespace levin::runtime::cuda

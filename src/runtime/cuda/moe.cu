@@ -216,7 +216,7 @@ struct ExpertFactors {
 
 }  // namespace
 
-template <int kTokenGroups>
+template <int kTokenGroups, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ MoeUp p) {
   p.trace.stamp(Trace::kStart);
   ptx::step_back();
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
                     : space.row(p.shared_part.operand, token);
     });
     TileSums<kTokenGroups> sums;
-    multiply_item(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
     if (!routed || m.segment_shift > 0) return partials.store(i, sums);
     for_each_total(sums, [&](int r, int token, float sum) {
       if (token < tokens) finish_routed(item, r, token, sum);
@@ -432,6 +432,7 @@ __device__ inline float down_sum(const MoeDown& p, const Routing& routing, const
 
 }  // namespace
 
+template <FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ MoeDown p) {
   p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
@@ -477,7 +478,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
              (token * p.router.chosen + choice) * operand_stride(p.experts.first.units);
     });
     TileSums<1> sums;
-    multiply_item(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
     partials.store(i, sums);
   };
   ptx::wait_for_previous();
@@ -514,11 +515,55 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   p.trace.stamp(Trace::kEnd);
 }
 
-Kernel<MoeUp> moe_up_kernel(int rows) {
-  return rows <= 4 ? moe_up<1> : moe_up<2>;
+namespace {
+
+constexpr FormatSet kBf16 = set_of(UnitFormat::kBf16);
+constexpr FormatSet kFp8 = set_of(UnitFormat::kFp8);
+constexpr FormatSet kNvfp4 = set_of(UnitFormat::kNvfp4);
+constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
+
+template <FormatSet kFormats>
+Kernel<MoeUp> moe_up_for(int rows) {
+  return rows <= 4 ? moe_up<1, kFormats> : moe_up<2, kFormats>;
 }
-Kernel<MoeDown> moe_down_kernel() {
-  return moe_down;
+
+}  // namespace
+
+Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats) {
+  switch (formats) {
+    case kBf16:
+      return moe_up_for<kBf16>(rows);
+    case kFp8:
+      return moe_up_for<kFp8>(rows);
+    case kNvfp4:
+      return moe_up_for<kNvfp4>(rows);
+    case kInt4:
+      return moe_up_for<kInt4>(rows);
+    case kFp8 | kNvfp4:
+      return moe_up_for<kFp8 | kNvfp4>(rows);
+    case kBf16 | kNvfp4:
+      return moe_up_for<kBf16 | kNvfp4>(rows);
+    default:
+      return moe_up_for<kAnyFormat>(rows);
+  }
+}
+Kernel<MoeDown> moe_down_kernel(FormatSet formats) {
+  switch (formats) {
+    case kBf16:
+      return moe_down<kBf16>;
+    case kFp8:
+      return moe_down<kFp8>;
+    case kNvfp4:
+      return moe_down<kNvfp4>;
+    case kInt4:
+      return moe_down<kInt4>;
+    case kFp8 | kNvfp4:
+      return moe_down<kFp8 | kNvfp4>;
+    case kBf16 | kNvfp4:
+      return moe_down<kBf16 | kNvfp4>;
+    default:
+      return moe_down<kAnyFormat>;
+  }
 }
 
 }  // namespace levin::runtime::cuda

@@ -105,9 +105,9 @@ struct MoeDown {
   Trace trace;
 };
 
-// For up to `rows` tokens. Grid: at most the number of multiprocessors, since blocks wait for each
+// For up to `rows` tokens and matrices in formats of the set. Grid: at most the number of multiprocessors, since blocks wait for each
 // other.
-Kernel<MoeUp> moe_up_kernel(int rows);
-Kernel<MoeDown> moe_down_kernel();
+Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats);
+Kernel<MoeDown> moe_down_kernel(FormatSet formats);
 
 }  // namespace levin::runtime::cuda

@@ -37,6 +37,15 @@ inline constexpr int kThreads = 32 * kWarps;
 
 enum class UnitFormat : uint8_t { kBf16, kF16, kFp8, kNvfp4, kInt4 };
 
+// Formats that the matrices of one kernel may have. A kernel for few formats is small, which is
+// what counts: the first 64 KB of its code come with the launch, and what lies behind them is
+// fetched when a warp gets there, from a memory that is busy with weights (docs/cuda_runtime.md).
+using FormatSet = uint8_t;
+__host__ __device__ constexpr FormatSet set_of(UnitFormat format) {
+  return static_cast<FormatSet>(1u << static_cast<unsigned>(format));
+}
+inline constexpr FormatSet kAnyFormat = (1u << 5) - 1;
+
 __host__ __device__ inline int unit_bytes(UnitFormat format, int unit_scales) {
   switch (format) {
     case UnitFormat::kBf16:

@@ -23,12 +23,15 @@ Step::Step(const model::Model& model, const Options& options, const DeviceModel&
       cudaDeviceGetAttribute(&shared_per_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   check(cudaDeviceGetAttribute(&shared_per_multiprocessor_,
                                cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  for (const int rows : {4, 8}) {
-    allow_shared(norm_linear_kernel(rows), shared_per_block_);
-    allow_shared(act_linear_kernel(rows), shared_per_block_);
-    allow_shared(moe_up_kernel(rows), shared_per_block_);
+  for (unsigned formats = 1; formats <= kAnyFormat; ++formats) {
+    const auto set = static_cast<FormatSet>(formats);
+    for (const int rows : {4, 8}) {
+      allow_shared(norm_linear_kernel(rows, set), shared_per_block_);
+      allow_shared(act_linear_kernel(rows, set), shared_per_block_);
+      allow_shared(moe_up_kernel(rows, set), shared_per_block_);
+    }
+    allow_shared(moe_down_kernel(set), shared_per_block_);
   }
-  allow_shared(moe_down_kernel(), shared_per_block_);
   allow_shared(embed_kernel(), 0);
   allow_shared(advance_draft_kernel(), 0);
   allow_shared(begin_round_kernel(), 0);
@@ -147,12 +150,14 @@ void Step::norm_phase(const char* name, NormLinear& p) {
   Shape shape = {.operand_units = p.units, .operands = p.operand_count};
   const int grid = share_out(p.parts, p.part_count, shape);
   double bytes = 0;
+  FormatSet formats = 0;
   p.shared = layout(shape, rows_);
   for (int i = 0; i < p.part_count; ++i) {
     p.parts[i].chunk_units = chunk_units(p.shared, p.parts[i].matrix);
     bytes += static_cast<double>(p.parts[i].matrix.bytes());
+    formats |= set_of(p.parts[i].matrix.format);
   }
-  launch(name, norm_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
+  launch(name, norm_linear_kernel(rows_, formats), dim3(static_cast<unsigned>(grid)), kThreads,
          p.shared.total, p, bytes);
 }
 
@@ -171,7 +176,7 @@ void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
   const int grid = share_out(p.parts, 1, shape);
   p.shared = layout(shape, rows_);
   p.parts[0].chunk_units = chunk_units(p.shared, linear.matrix);
-  launch(name, act_linear_kernel(rows_), dim3(static_cast<unsigned>(grid)), kThreads,
+  launch(name, act_linear_kernel(rows_, set_of(linear.matrix.format)), dim3(static_cast<unsigned>(grid)), kThreads,
          p.shared.total, p, static_cast<double>(linear.matrix.bytes()));
   if (observing()) observer_->input(*linear.source, buffers_.acts);
 }

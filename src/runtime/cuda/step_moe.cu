@@ -81,6 +81,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   const PackedMatrix& expert = up.experts.first;
   double bytes = bytes_of(expert) * router.chosen +
                  static_cast<double>(router.experts) * width * (m.gate_bf16 ? 2 : 4);
+  FormatSet formats = set_of(expert.format);
   Shape shape;
   shape.busy_warps = kWarps;
   // With two tokens it pays to have everything then (7 % of a pass); with more the rings are not
@@ -100,6 +101,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     shape.items += shape.partials;
     if (expert.segment_shift > 0) shape.partials = shape.items;
     bytes += bytes_of(m.shared_up.matrix);
+    formats |= set_of(m.shared_up.matrix.format);
   }
   if (latent) {
     up.latent = s_.latent;
@@ -133,7 +135,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.observed_routed = buffers_.routed;
     up.observed_experts = buffers_.experts;
   }
-  launch("moe up", moe_up_kernel(rows_), dim3(static_cast<unsigned>(blocks_)), kThreads,
+  launch("moe up", moe_up_kernel(rows_, formats), dim3(static_cast<unsigned>(blocks_)), kThreads,
          up.shared.total, up, bytes);
   if (!observing()) return;
   observer_->input(m.source->gate, buffers_.normed);
@@ -165,6 +167,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   const int tiles = p.share.most();
   const int distinct = routed ? std::min(rows * router.chosen, router.experts) : 0;
   double bytes = routed ? bytes_of(p.experts.first) * router.chosen : 0;
+  FormatSet formats = set_of(any.format);
   int shared_rows = 0;
   Shape shape;
   shape.operands = 0;
@@ -178,6 +181,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     p.shared_in = with_memory(m.shared_activations, s_.shared_acts, s_.shared_stride);
     shared_rows = align(rows * operand_stride(m.shared_down.matrix.units));
     bytes += bytes_of(m.shared_down.matrix);
+    formats |= set_of(m.shared_down.matrix.format);
     p.shared_part.share = p.share;
     shape.items += tiles * m.shared_down.matrix.segments();
   }
@@ -201,7 +205,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.routed_rows = p.shared_rows - routed_rows;
   p.factors = p.routed_rows - factors;
   for (p.first_token = 0; p.first_token < rows_; p.first_token += rows) {
-    launch("moe down", moe_down_kernel(), dim3(static_cast<unsigned>(grid)), kThreads,
+    launch("moe down", moe_down_kernel(formats), dim3(static_cast<unsigned>(grid)), kThreads,
            p.shared.total, p, bytes);
   }
 }

@@ -236,22 +236,22 @@ __device__ inline void multiply_item_as(TileSums<kTokenGroups>& sums, const Item
 
 // The warp's next item. `activations`: of the item's first unit. `refill`: called whenever there is
 // room in the ring.
-template <int kTokenGroups, typename Refill>
+template <FormatSet kFormats, int kTokenGroups, typename Refill>
 __device__ inline void multiply_item(TileSums<kTokenGroups>& sums, const Item& item,
                                      WarpStream& stream,
                                      const uint32_t (&activations)[kTokenGroups], Refill&& refill) {
-  switch (item.format) {
-    case UnitFormat::kBf16:
-      return multiply_item_as<UnitFormat::kBf16>(sums, item, stream, activations, refill);
-    case UnitFormat::kF16:
-      return multiply_item_as<UnitFormat::kF16>(sums, item, stream, activations, refill);
-    case UnitFormat::kFp8:
-      return multiply_item_as<UnitFormat::kFp8>(sums, item, stream, activations, refill);
-    case UnitFormat::kNvfp4:
-      return multiply_item_as<UnitFormat::kNvfp4>(sums, item, stream, activations, refill);
-    case UnitFormat::kInt4:
-      return multiply_item_as<UnitFormat::kInt4>(sums, item, stream, activations, refill);
-  }
+  const auto multiply_if = [&]<UnitFormat kFormat>() {
+    if constexpr ((kFormats & set_of(kFormat)) != 0) {
+      if (kFormats == set_of(kFormat) || item.format == kFormat) {
+        multiply_item_as<kFormat>(sums, item, stream, activations, refill);
+      }
+    }
+  };
+  multiply_if.template operator()<UnitFormat::kBf16>();
+  multiply_if.template operator()<UnitFormat::kF16>();
+  multiply_if.template operator()<UnitFormat::kFp8>();
+  multiply_if.template operator()<UnitFormat::kNvfp4>();
+  multiply_if.template operator()<UnitFormat::kInt4>();
 }
 
 // This lane's part of an operand row (operand.cuh) in unit `unit`, relative to the row.
