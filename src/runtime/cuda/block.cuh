@@ -10,6 +10,7 @@ extern __shared__ __align__(128) uint8_t shared_memory[];
 __device__ inline WarpStream stream_of(const SharedLayout& layout) {
   const int warp = static_cast<int>(threadIdx.x / 32);
   return {ptx::shared_address(shared_memory) + warp * layout.slots * layout.slot_bytes,
+          ptx::shared_address(shared_memory) + layout.barriers + 8 * kMostSlots * warp,
           layout.slots, layout.slot_bytes,
           reinterpret_cast<const Item*>(shared_memory + layout.items)};
 }

@@ -49,17 +49,19 @@ __device__ inline Best<kTokenGroups> no_best() {
 
 }  // namespace
 
-template <int kTokenGroups, FormatSet kFormats>
+template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant__ NormLinear p) {
   p.trace.stamp(Trace::kStart);
   Item* items = items_of(p.shared);
   const int count = make_items(p.parts, p.part_count, items);
-  const int rows = p.pass->rows;
+  constexpr int kTokenGroups = groups_of(kRows);
+  const int rows_now = p.pass->rows;
   NormWeights weights;
   weights.load(p.inputs[0].weight, p.width);
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
-  if (rows == 0) return ptx::wait_for_previous();
+  if (rows_now == 0) return ptx::wait_for_previous();
+  const int rows = kRows == 1 ? 1 : rows_now;
   WarpStream stream = stream_of(p.shared);
   stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
   ptx::wait_for_previous();
@@ -175,15 +177,17 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
 
 }  // namespace
 
-template <int kTokenGroups, FormatSet kFormats>
+template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant__ ActLinear p) {
   p.trace.stamp(Trace::kStart);
   Item* items = items_of(p.shared);
   const int count = make_items(p.parts, p.part_count, items);
-  const int rows = p.pass->rows;
+  constexpr int kTokenGroups = groups_of(kRows);
+  const int rows_now = p.pass->rows;
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
-  if (rows == 0) return ptx::wait_for_previous();
+  if (rows_now == 0) return ptx::wait_for_previous();
+  const int rows = kRows == 1 ? 1 : rows_now;
   StripPart weights = {};
   if (p.kind == InputKind::kGatedNorm) {
     load_strip(reinterpret_cast<const float4*>(p.weight), 0, p.width / 4, weights);
@@ -207,14 +211,17 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
 
 namespace {
 
-// One token group of 4, or two.
 template <FormatSet kFormats>
 Kernel<NormLinear> norm_linear_for(int rows) {
-  return rows <= 4 ? norm_linear<1, kFormats> : norm_linear<2, kFormats>;
+  return rows == 1   ? norm_linear<1, kFormats>
+         : rows <= 4 ? norm_linear<4, kFormats>
+                     : norm_linear<8, kFormats>;
 }
 template <FormatSet kFormats>
 Kernel<ActLinear> act_linear_for(int rows) {
-  return rows <= 4 ? act_linear<1, kFormats> : act_linear<2, kFormats>;
+  return rows == 1   ? act_linear<1, kFormats>
+         : rows <= 4 ? act_linear<4, kFormats>
+                     : act_linear<8, kFormats>;
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ struct SharedLayout {
   int slots = 0;  // of a ring
   int slot_bytes = 0;
   int items = 0;
+  int barriers = 0;  // of the rings' slots
   int operands = 0;
   int partials = 0;
   int scratch = 0;  // kScratchFloats, then what the kernel wants

@@ -153,7 +153,7 @@ __device__ inline OperandSpace latent_space(const MoeUp& p, const OperandSpace& 
 }
 
 // The latent inputs of the experts into operands.
-__device__ __noinline__ void load_latent(const MoeUp& p, int rows, const OperandSpace& latent) {
+__device__ __noinline__ void load_latent(const MoeUp& p, int rows, OperandSpace latent) {
   const int vectors = p.latent_width / 4;
   for (int token = 0; token < rows; ++token) {
     const auto* x =
@@ -216,7 +216,7 @@ struct ExpertFactors {
 
 }  // namespace
 
-template <int kTokenGroups, FormatSet kFormats>
+template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ MoeUp p) {
   p.trace.stamp(Trace::kStart);
   ptx::step_back();
@@ -225,14 +225,16 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   Item* items = items_of(p.shared);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
-  const int tokens = p.pass->rows;
+  constexpr int kTokenGroups = groups_of(kRows);
+  const int tokens_now = p.pass->rows;
+  const int tokens = kRows == 1 ? 1 : tokens_now;
   const Scouts scouts(tokens);
   NormWeights weights;
   weights.load(p.input.weight, p.width);
   RouterTap tap = make_tap(p, static_cast<int>(blockIdx.x));
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
-  if (tokens == 0) return ptx::wait_for_previous();
+  if (tokens_now == 0) return ptx::wait_for_previous();
   Shift shift(stream_of(p.shared), known, free_items, scouts);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
@@ -251,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const PackedMatrix& m = p.experts.first;
   const ExpertFactors factors(p);
   if (scouts.include_me()) {
-    route(p.router, tap.epoch, tokens, routing, scouts);
+    route(p.router, tap.epoch, 0, tokens, routing, scouts);
     if (blockIdx.x == 0 && scouts.thread() == 0) atomicAdd(p.router.touched, routing.count());
     if (p.observed_experts != nullptr && blockIdx.x == 0) {
       for (int i = scouts.thread(); i < tokens * p.router.chosen; i += scouts.threads()) {
@@ -271,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
   const Partials partials = partials_of(p.shared);
   const PackedMatrix& shared_matrix = p.shared_part.matrix;
-  const OperandSpace& routed_space = p.latent != nullptr ? latent : space;
+  const OperandSpace routed_space = p.latent != nullptr ? latent : space;
   const int routed_operand = p.latent != nullptr ? 0 : p.routed_operand;
   const bool per_token = routed_space.operands[routed_operand].kind == OperandKind::kFp8Token;
   // What becomes of a sum of an expert's tile.
@@ -432,7 +434,7 @@ __device__ inline float down_sum(const MoeDown& p, const Routing& routing, const
 
 }  // namespace
 
-template <FormatSet kFormats>
+template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ MoeDown p) {
   p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
@@ -440,23 +442,19 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   Item* items = items_of(p.shared);
   const int first_tile = p.share.begin(static_cast<int>(blockIdx.x));
   const int tiles = p.share.begin(static_cast<int>(blockIdx.x) + 1) - first_tile;
-  const int tokens = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
+  const int tokens_now = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
+  const int tokens = kRows == 1 ? 1 : tokens_now;
   const Scouts scouts(tokens);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
   __syncthreads();
   ptx::launch_dependents();
-  if (tokens == 0) {
-    ptx::wait_for_previous();
-    return;
-  }
+  if (tokens_now == 0) return ptx::wait_for_previous();
   Shift shift(stream_of(p.shared), known, free_items, scouts);
   if (scouts.include_me()) {
     int count = free_items;
     if (p.routed) {
-      Router router = p.router;
-      router.words += p.first_token * router.experts;
-      route(router, epoch_of(router), tokens, routing, scouts);
+      route(p.router, epoch_of(p.router), p.first_token, tokens, routing, scouts);
       count = make_down_items(p, tokens, routing, scouts, items, free_items, first_tile, tiles);
     }
     known.make(scouts, count);
@@ -524,7 +522,11 @@ constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
 
 template <FormatSet kFormats>
 Kernel<MoeUp> moe_up_for(int rows) {
-  return rows <= 4 ? moe_up<1, kFormats> : moe_up<2, kFormats>;
+  return rows == 1 ? moe_up<1, kFormats> : rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
+}
+template <FormatSet kFormats>
+Kernel<MoeDown> moe_down_for(int rows) {
+  return rows == 1 ? moe_down<1, kFormats> : moe_down<kDownRows, kFormats>;
 }
 
 }  // namespace
@@ -547,22 +549,22 @@ Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats) {
       return moe_up_for<kAnyFormat>(rows);
   }
 }
-Kernel<MoeDown> moe_down_kernel(FormatSet formats) {
+Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats) {
   switch (formats) {
     case kBf16:
-      return moe_down<kBf16>;
+      return moe_down_for<kBf16>(rows);
     case kFp8:
-      return moe_down<kFp8>;
+      return moe_down_for<kFp8>(rows);
     case kNvfp4:
-      return moe_down<kNvfp4>;
+      return moe_down_for<kNvfp4>(rows);
     case kInt4:
-      return moe_down<kInt4>;
+      return moe_down_for<kInt4>(rows);
     case kFp8 | kNvfp4:
-      return moe_down<kFp8 | kNvfp4>;
+      return moe_down_for<kFp8 | kNvfp4>(rows);
     case kBf16 | kNvfp4:
-      return moe_down<kBf16 | kNvfp4>;
+      return moe_down_for<kBf16 | kNvfp4>(rows);
     default:
-      return moe_down<kAnyFormat>;
+      return moe_down_for<kAnyFormat>(rows);
   }
 }
 

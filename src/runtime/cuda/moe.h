@@ -108,6 +108,6 @@ struct MoeDown {
 // For up to `rows` tokens and matrices in formats of the set. Grid: at most the number of multiprocessors, since blocks wait for each
 // other.
 Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats);
-Kernel<MoeDown> moe_down_kernel(FormatSet formats);
+Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats);
 
 }  // namespace levin::runtime::cuda

@@ -104,6 +104,13 @@ __device__ inline float fp8_row_scale(float amax) {
   return amax == 0.0F ? 1.0F : fmaxf(amax / 448.0F, 1.17549435e-38F);
 }
 
+// Not inlined: few checkpoints want it, and the others' kernels should be small.
+__device__ __noinline__ inline float keep_row_scale(float* to, float amax, float* scratch) {
+  const float scale = fp8_row_scale(block_max(amax, scratch));
+  if (threadIdx.x == 0) *to = scale;
+  return 1.0F / scale;
+}
+
 // The operands of one block: rows of each of `count` operands.
 struct OperandSpace {
   uint8_t* data = nullptr;      // [count][rows][stride]
@@ -137,9 +144,7 @@ struct OperandSpace {
   // Of kFp8Token: keeps the scale of a row whose largest magnitude is the largest `amax` of the
   // computing threads, which all call. Its inverse.
   __device__ float set_row_scale(int row_index, float amax) const {
-    const float scale = fp8_row_scale(block_max(amax, scratch));
-    if (threadIdx.x == 0) row_scales[row_index] = scale;
-    return 1.0F / scale;
+    return keep_row_scale(row_scales + row_index, amax, scratch);
   }
   __device__ bool per_token() const {
     bool any = false;

@@ -30,6 +30,11 @@ inline constexpr int kTileRows = 8;
 inline constexpr int kUnitColumns = 64;
 inline constexpr int kMaxRows = 8;  // tokens of one pass
 
+// Kernels are made for 1, up to 4 and up to 8 tokens.
+__host__ __device__ constexpr int groups_of(int rows) {
+  return rows <= 4 ? 1 : 2;
+}
+
 // A streaming block. Two fit on a multiprocessor, so that the next phase can fetch its weights
 // while this one computes.
 inline constexpr int kWarps = 16;

@@ -115,12 +115,10 @@ __global__ void __launch_bounds__(32 * kChooseWarps)
   if (token >= rows) return;
   const int bytes = Routing::bytes(1, router.chosen, router.experts, router.groups);
   const Routing routing = {routing_memory + warp * ((bytes + 15) / 16 * 16), router.chosen};
-  Router of_token = router;
-  of_token.words += static_cast<int64_t>(token) * router.experts;
   if (router.experts <= 128 && router.groups == 1) {
-    choose_of_few(of_token, epoch_of(router), 0, routing, true);
+    choose_of_few(router, epoch_of(router), token, 0, routing, true);
   } else {
-    choose_experts<kExpertWords>(of_token, epoch_of(router), 0, routing);
+    choose_experts<kExpertWords>(router, epoch_of(router), token, 0, routing);
   }
   __syncwarp();
   if (lane >= router.chosen) return;

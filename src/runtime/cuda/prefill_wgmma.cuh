@@ -1,27 +1,11 @@
-// Hopper's warp-group matrix products, the two shared-memory objects they work with, and bulk
-// copies. Sources: NVIDIA, PTX ISA 9.0, "Asynchronous warpgroup level matrix instructions",
-// "cp.async.bulk", "mbarrier".
+// Hopper's warp-group matrix products and the shared-memory objects they work with.
+// Source: NVIDIA, PTX ISA 9.0, "Asynchronous warpgroup level matrix instructions".
 #pragma once
 
 #include "runtime/cuda/packed.cuh"
 #include "runtime/cuda/ptx.cuh"
 
 namespace levin::runtime::cuda::ptx {
-
-// --- bulk copies that an mbarrier counts ---
-
-__device__ inline void expect_bytes(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-// Addresses and size are multiples of 16.
-__device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 
 // --- registers that warp groups of one block hand to each other ---
 

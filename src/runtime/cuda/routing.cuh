@@ -131,11 +131,11 @@ __device__ __noinline__ void limit_to_groups(const Router& r, const float* selec
   }
 }
 
-// The token's logits of experts lane, lane + 32, ..., once they are there.
+// A row's logits of experts lane, lane + 32, ..., once they are there.
 template <int kPerLane>
-__device__ inline void await_logits(const Router& r, uint32_t epoch, int token,
+__device__ inline void await_logits(const Router& r, uint32_t epoch, int row,
                                     float (&logits)[kPerLane]) {
-  const uint64_t* words = r.words + token * r.experts;
+  const uint64_t* words = r.words + static_cast<int64_t>(row) * r.experts;
   bool complete;
   do {
     complete = true;
@@ -151,14 +151,14 @@ __device__ inline void await_logits(const Router& r, uint32_t epoch, int token,
   __syncwarp();
 }
 
-// The choice of one token, by one warp.
+// The choice of one token, by one warp. `row`: of the logits.
 template <int kPerLane>
-__device__ __noinline__ void choose_experts(const Router& r, uint32_t epoch, int token,
+__device__ __noinline__ void choose_experts(const Router& r, uint32_t epoch, int row, int token,
                                             Routing routing) {
   const int lane = threadIdx.x % 32;
   float scores[kPerLane];
   uint32_t keys[kPerLane];
-  await_logits(r, epoch, token, scores);
+  await_logits(r, epoch, row, scores);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane + 32 * i;
@@ -199,11 +199,11 @@ __device__ __noinline__ void choose_experts(const Router& r, uint32_t epoch, int
 }
 
 // The same for up to 128 experts without groups, shorter. Lane l has experts 4l .. 4l + 3.
-__device__ inline void choose_of_few(const Router& r, uint32_t epoch, int token,
+__device__ inline void choose_of_few(const Router& r, uint32_t epoch, int row, int token,
                                      const Routing& routing, bool only_token) {
   constexpr int kMine = 4;
   const int lane = threadIdx.x % 32;
-  const uint64_t* words = r.words + token * r.experts + kMine * lane;
+  const uint64_t* words = r.words + static_cast<int64_t>(row) * r.experts + kMine * lane;
   float bias[kMine];  // here, so that nobody waits for it when the logits have come
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -300,11 +300,10 @@ __device__ inline uint32_t epoch_of(const Router& r) {
   return *static_cast<const volatile uint32_t*>(r.epoch);
 }
 
-// The choice of all tokens, by the scouts; ends with their barrier.
-__device__ inline void route(const Router& r, uint32_t epoch, int rows, const Routing& routing,
-                             const Scouts& scouts) {
+// route() of several tokens, or of one among many experts or groups of them.
+__device__ __noinline__ inline void route_many(const Router& r, uint32_t epoch, int first, int rows,
+                                        Routing routing, Scouts scouts) {
   const bool few = r.experts <= 128 && r.groups == 1;
-  if (few && rows == 1) return choose_of_few(r, epoch, 0, routing, true);
   const int thread = scouts.thread();
   const int pairs = rows * r.chosen;
   if (thread < kExpertWords) routing.used()[thread] = 0;
@@ -312,9 +311,9 @@ __device__ inline void route(const Router& r, uint32_t epoch, int rows, const Ro
   scouts.sync();
   for (int token = thread / 32; token < rows; token += scouts.warps) {
     if (few) {
-      choose_of_few(r, epoch, token, routing, false);
+      choose_of_few(r, epoch, first + token, token, routing, false);
     } else {
-      choose_experts<kExpertWords>(r, epoch, token, routing);
+      choose_experts<kExpertWords>(r, epoch, first + token, token, routing);
     }
   }
   scouts.sync();
@@ -330,6 +329,16 @@ __device__ inline void route(const Router& r, uint32_t epoch, int rows, const Ro
     routing.count() = count;
   }
   scouts.sync();
+}
+
+// The choice of `rows` tokens from `first` on, by the scouts; ends with their barrier.
+__device__ inline void route(const Router& r, uint32_t epoch, int first, int rows,
+                             const Routing& routing, const Scouts& scouts) {
+  if (rows == 1 && r.experts <= 128 && r.groups == 1) {
+    choose_of_few(r, epoch, first, 0, routing, true);
+  } else {
+    route_many(r, epoch, first, rows, routing, scouts);
+  }
 }
 
 }  // namespace levin::runtime::cuda

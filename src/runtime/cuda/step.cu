@@ -25,12 +25,12 @@ Step::Step(const model::Model& model, const Options& options, const DeviceModel&
                                cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
   for (unsigned formats = 1; formats <= kAnyFormat; ++formats) {
     const auto set = static_cast<FormatSet>(formats);
-    for (const int rows : {4, 8}) {
+    for (const int rows : {1, 4, 8}) {
       allow_shared(norm_linear_kernel(rows, set), shared_per_block_);
       allow_shared(act_linear_kernel(rows, set), shared_per_block_);
       allow_shared(moe_up_kernel(rows, set), shared_per_block_);
+      allow_shared(moe_down_kernel(rows, set), shared_per_block_);
     }
-    allow_shared(moe_down_kernel(set), shared_per_block_);
   }
   allow_shared(embed_kernel(), 0);
   allow_shared(advance_draft_kernel(), 0);
@@ -61,7 +61,8 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int operands = align(shape.operands * rows * operand_stride(shape.operand_units));
   const int partials = align(Partials::bytes(shape.partials, rows));
   const int scratch = align(4 * (kScratchFloats + rows * shape.groups));
-  const int fixed = items + operands + partials + scratch + shape.extra;
+  constexpr int kBarriers = kWarps * kMostSlots * 8;
+  const int fixed = items + kBarriers + operands + partials + scratch + shape.extra;
   const int large = shared_per_multiprocessor_ / 100 * 52;
   const int small = shared_per_multiprocessor_ - large - 2 * kReservedShared;
   int most = shape.exclusive ? large : small;
@@ -83,7 +84,8 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   // reduce_candidates() in linear.cu takes the rings' place.
   l.items = std::max(l.slot_bytes * warps * l.slots,
                      kWarps * kMaxRows * static_cast<int>(sizeof(Candidate)));
-  l.operands = l.items + items;
+  l.barriers = l.items + items;
+  l.operands = l.barriers + kBarriers;
   l.partials = l.operands + operands;
   l.scratch = l.partials + partials;
   l.total = l.scratch + scratch + shape.extra;

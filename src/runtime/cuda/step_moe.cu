@@ -205,7 +205,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.routed_rows = p.shared_rows - routed_rows;
   p.factors = p.routed_rows - factors;
   for (p.first_token = 0; p.first_token < rows_; p.first_token += rows) {
-    launch("moe down", moe_down_kernel(formats), dim3(static_cast<unsigned>(grid)), kThreads,
+    launch("moe down", moe_down_kernel(rows, formats), dim3(static_cast<unsigned>(grid)), kThreads,
            p.shared.total, p, bytes);
   }
 }

@@ -51,18 +51,26 @@ inline constexpr int kMostSlots = 4;
 inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
 inline constexpr int kUsualSlot = 2304;
 
-// A warp's ring, and its place in the list: all in registers, the same in every lane.
+// A warp's ring, and its place in the list: all in registers, the same in every lane. One lane
+// copies; a barrier for each slot counts the bytes that have come.
 class WarpStream {
  public:
-  // Nothing to read yet.
-  __device__ WarpStream(uint32_t ring, int slots, int slot_bytes, const Item* items)
+  // Nothing to read yet. `barriers`: 8 bytes of shared memory for each slot.
+  __device__ WarpStream(uint32_t ring, uint32_t barriers, int slots, int slot_bytes,
+                        const Item* items)
       : items_(items),
         policy_(ptx::evict_first_policy()),
         ring_(ring),
+        barriers_(barriers),
         slots_(slots),
-        slot_bytes_(slot_bytes),
-        write_(ring),
-        read_(ring) {}
+        slot_bytes_(slot_bytes) {
+    if (copies()) {
+#pragma unroll
+      for (int slot = 0; slot < kMostSlots; ++slot) ptx::barrier_init(barriers + 8 * slot, 1);
+      ptx::fence_barriers();
+    }
+    __syncwarp();
+  }
 
   // From now on the warp reads items first, first + step, ... below `end`. All that it read before
   // is on its way.
@@ -72,16 +80,17 @@ class WarpStream {
     step_ = step;
     fill();
   }
-  // The same, one copy at a time: this is for the time when the phase before has just begun and
-  // loads its input, which must not queue behind much.
+  // The same, one copy at a time, before anything else is read: this is for the time when the phase
+  // before has just begun and loads its input, which must not queue behind much.
   __device__ void read_gently(int first, int end, int step) {
     next_ = first;
     end_ = end;
     step_ = step;
 #pragma unroll 1
     while (in_flight_ < slots_ && !exhausted()) {
+      const uint32_t barrier = barriers_ + 8 * write_;
       copy_chunk();
-      ptx::wait_for_copies<0>();
+      ptx::barrier_wait(barrier, 0);
     }
   }
   // All that there is to copy is on its way.
@@ -97,62 +106,52 @@ class WarpStream {
 
   // Waits for the oldest chunk; its shared address.
   __device__ uint32_t wait() const {
-    if (in_flight_ >= 4) {
-      ptx::wait_for_copies<3>();
-    } else if (in_flight_ == 3) {
-      ptx::wait_for_copies<2>();
-    } else if (in_flight_ == 2) {
-      ptx::wait_for_copies<1>();
-    } else {
-      ptx::wait_for_copies<0>();
-    }
-    __syncwarp();
-    return read_;
+    ptx::barrier_wait(barriers_ + 8 * read_, lap_);
+    return ring_ + read_ * slot_bytes_;
   }
   // Done with the oldest chunk.
   __device__ void release() {
     __syncwarp();
     read_ = after(read_);
+    if (read_ == 0) lap_ ^= 1;
     --in_flight_;
   }
 
  private:
+  __device__ static bool copies() { return threadIdx.x % 32 == 0; }
   __device__ void copy_chunk() {
     if (left_ == 0) {
       const Item& item = items_[next_];
-      from_ = item.data + threadIdx.x % 32 * 16;
+      from_ = item.data;
       left_ = item.bytes;
       chunk_ = item.chunk_bytes;
       next_ += step_;
     }
     const int bytes = min(left_, chunk_);
-    const int mine = bytes - static_cast<int>(threadIdx.x % 32 * 16);
-    const uint32_t to = write_ + threadIdx.x % 32 * 16;
-#pragma unroll
-    for (int at = 0; at < kUsualSlot; at += 512) {
-      if (at < mine) ptx::copy_16(to + at, from_ + at, policy_);
+    if (copies()) {
+      const uint32_t barrier = barriers_ + 8 * write_;
+      ptx::expect_bytes(barrier, bytes);
+      ptx::bulk_copy(ring_ + write_ * slot_bytes_, from_, bytes, barrier, policy_);
     }
-    ptx::commit_copies();
     from_ += bytes;
     left_ -= bytes;
     write_ = after(write_);
     ++in_flight_;
   }
-  __device__ uint32_t after(uint32_t slot) const {
-    slot += slot_bytes_;
-    return slot == ring_ + slots_ * slot_bytes_ ? ring_ : slot;
-  }
+  __device__ int after(int slot) const { return slot + 1 == slots_ ? 0 : slot + 1; }
 
   const Item* items_;
-  const uint8_t* from_ = nullptr;  // this lane's next 16 bytes
+  const uint8_t* from_ = nullptr;
   uint64_t policy_;
   int left_ = 0;  // bytes of the item that are not on their way
   int chunk_ = 0;
   uint32_t ring_;
+  uint32_t barriers_;
   int slots_;
-  uint32_t slot_bytes_;
-  uint32_t write_;
-  uint32_t read_;
+  int slot_bytes_;
+  int write_ = 0;
+  int read_ = 0;
+  uint32_t lap_ = 0;  // parity of the oldest chunk's barrier
   int next_ = 0;
   int end_ = 0;
   int step_ = 1;
@@ -292,6 +291,7 @@ struct Partials {
   // Of `count` items from `item` on, in their order.
   __device__ float sum(int item, int count, int row, int token) const {
     float total = at(item, row, token);
+#pragma unroll 1
     for (int i = 1; i < count; ++i) total += at(item + i, row, token);
     return total;
   }
