@@ -63,20 +63,20 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   if (rows_now == 0) return ptx::wait_for_previous();
   const int rows = kRows == 1 ? 1 : rows_now;
   WarpStream stream = stream_of(p.shared);
-  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
 
   Best<kTokenGroups> best = no_best<kTokenGroups>();
-  normalize(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space,
-            {p.normed, p.normed_stride, p.normed_by_hidden_row});
+  normalize<kRows>(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space,
+                   {p.normed, p.normed_stride, p.normed_by_hidden_row});
   space.pad(rows, p.width * p.input_count / 4, p.units);
   sync_computing();
   // Not earlier: what the next kernel does on arriving delays this one's input.
   ptx::launch_dependents();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   multiply_parts<kFormats>(p.parts, p.part_count, items, count, stream, space,
-                               partials_of(p.shared), *p.pass, rows, p.trace, best);
+                           partials_of(p.shared), *p.pass, rows, p.trace, best);
   if (p.candidates != nullptr) reduce_candidates(best, rows, p.candidates);
   p.trace.stamp(Trace::kEnd);
 }
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
     load_strip(reinterpret_cast<const float4*>(p.weight), 0, p.width / 4, weights);
   }
   WarpStream stream = stream_of(p.shared);
-  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
 
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   Best<kTokenGroups> best = no_best<kTokenGroups>();
   multiply_parts<kFormats>(p.parts, p.part_count, items, count, stream, space,
-                               partials_of(p.shared), *p.pass, rows, p.trace, best);
+                           partials_of(p.shared), *p.pass, rows, p.trace, best);
   p.trace.stamp(Trace::kEnd);
 }
 

@@ -59,6 +59,7 @@ inline constexpr int kMaxParts = 3;
 struct SharedLayout {
   int slots = 0;  // of a ring
   int slot_bytes = 0;
+  int ahead = 1;  // copies of a warp in flight until the phase before is over
   int items = 0;
   int barriers = 0;  // of the rings' slots
   int operands = 0;
@@ -120,12 +121,12 @@ __device__ inline int make_items(const Part* parts, int part_count, Item* items)
   for (int p = 0; p < part_count; ++p) {
     const PackedMatrix& m = parts[p].matrix;
     const PartItems mine = items_of_part(parts[p], count);
-    const int of_part = mine.tiles << m.segment_shift;
+    const int of_part = mine.tiles * m.segments.value;
 #pragma unroll 1
     for (int i = threadIdx.x; i < of_part; i += kThreads) {
-      const int tile = mine.first_tile + (i >> m.segment_shift);
-      const int segment = i & (m.segments() - 1);
-      items[count + i] = item_of(m, tile, segment, p, parts[p].chunk_units);
+      const int tile = m.segments.divide(i);
+      const int segment = i - tile * m.segments.value;
+      items[count + i] = item_of(m, mine.first_tile + tile, segment, p, parts[p].chunk_units);
     }
     count += of_part;
   }
@@ -243,7 +244,7 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
                      [&](int token) { return space.row(part.operand, token); });
     TileSums<kTokenGroups> sums;
     multiply_item<kFormats>(sums, item, stream, activations, [&] { stream.fill(); });
-    if (part.matrix.segment_shift > 0) {
+    if (part.matrix.segments.value > 1) {
       partials.store(i, sums);
       continue;
     }
@@ -273,15 +274,15 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
     const Part& part = parts[p];
     const PackedMatrix& m = part.matrix;
     const PartItems mine = items_of_part(part, first_item);
-    first_item += mine.tiles << m.segment_shift;
-    if (m.segment_shift == 0) continue;
+    first_item += mine.tiles * m.segments.value;
+    if (m.segments.value == 1) continue;
     const FinishThread mine_is(tokens);
     if (mine_is.token >= tokens) continue;
     for (int i = mine_is.first; i < mine.tiles * kTileRows; i += mine_is.per_token) {
       const int row = mine.first_tile * kTileRows + i;
       if (row >= m.rows) break;
-      const int item = mine.first_item + (i / kTileRows << m.segment_shift);
-      const float sum = partials.sum(item, m.segments(), i % kTileRows, mine_is.token);
+      const int item = mine.first_item + i / kTileRows * m.segments.value;
+      const float sum = partials.sum(item, m.segments.value, i % kTileRows, mine_is.token);
       emit(part.output, pass, mine_is.token, row, scaled(part, space, row, mine_is.token, sum),
            unused);
     }

@@ -92,12 +92,12 @@ struct Channel {
   }
 };
 
-template <int kPerThread>
+template <bool kHalf, int kPerThread>
 __device__ inline void load_state(const MambaScan& p, int64_t at, float (&state)[kPerThread]) {
 #pragma unroll
   for (int i = 0; i < kPerThread / 4; ++i) {
     const int64_t index = at + 4 * kLanesPerRow * i;
-    if (p.half_state) {
+    if constexpr (kHalf) {
       const uint2 bits =
           __ldcs(reinterpret_cast<const uint2*>(static_cast<const __half*>(p.cache.state) + index));
       const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&bits.x));
@@ -112,13 +112,13 @@ __device__ inline void load_state(const MambaScan& p, int64_t at, float (&state)
   }
 }
 
-template <int kPerThread>
+template <bool kHalf, int kPerThread>
 __device__ inline void save_state(const MambaScan& p, int64_t at,
                                   const float (&state)[kPerThread]) {
 #pragma unroll
   for (int i = 0; i < kPerThread / 4; ++i) {
     const int64_t index = at + 4 * kLanesPerRow * i;
-    if (p.half_state) {  // exact: the values have been rounded already
+    if constexpr (kHalf) {  // exact: the values have been rounded already
       const uint2 bits = {ptx::floats_to_f16x2(state[4 * i], state[4 * i + 1]),
                           ptx::floats_to_f16x2(state[4 * i + 2], state[4 * i + 3])};
       __stcs(reinterpret_cast<uint2*>(static_cast<__half*>(p.cache.state) + index), bits);
@@ -186,7 +186,7 @@ struct Inputs {
 };
 
 // A thread's part of the state.
-template <int kPerThread>
+template <bool kHalf, int kPerThread>
 struct Rows {
   float state[kPerThread] = {};
   int row;   // of the block
@@ -231,14 +231,14 @@ struct Rows {
     for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     }
-    if (p.half_state) round_state(p, first_element, lane, position, state);
+    if constexpr (kHalf) round_state(p, first_element, lane, position, state);
     return sum;
   }
 };
 
 }  // namespace
 
-template <int kPerThread>
+template <bool kHalf, int kPerThread>
 __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant__ MambaScan p) {
   p.trace.stamp(Trace::kStart);
   extern __shared__ __align__(16) float shared_floats[];
@@ -258,8 +258,8 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
 
   // What earlier passes left does not depend on the previous kernel: the state is loaded and
   // brought up to date while that one still runs.
-  Rows<kPerThread> rows(at);
-  if (rows.real && !segment.fresh) load_state(p, rows.stored_at, rows.state);
+  Rows<kHalf, kPerThread> rows(at);
+  if (rows.real && !segment.fresh) load_state<kHalf>(p, rows.stored_at, rows.state);
   constexpr int kMost = kStateRows + 2 * kPerThread * kLanesPerRow;
   constexpr int kChannels = (kMost + kScanThreads - 1) / kScanThreads;
   Channel channels[kChannels];
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
       if (thread % 32 == 0) squares[t][thread / 32] = square;
     }
     const bool stored = own == segment.commit && (segment.commit || segment.replay > 0);
-    if (stored && rows.real) save_state(p, rows.stored_at, rows.state);
+    if (stored && rows.real) save_state<kHalf>(p, rows.stored_at, rows.state);
     __syncthreads();
   }
   if (thread < segment.rows) {
@@ -349,12 +349,21 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
   p.trace.stamp(Trace::kEnd);
 }
 
-Kernel<MambaScan> mamba_scan_kernel(int states) {
+namespace {
+
+template <bool kHalf>
+Kernel<MambaScan> mamba_scan_for(int states) {
   const int per_thread = (states + kLanesPerRow - 1) / kLanesPerRow;
-  return per_thread <= 4    ? mamba_scan<4>
-         : per_thread <= 8  ? mamba_scan<8>
-         : per_thread <= 16 ? mamba_scan<16>
-                            : mamba_scan<32>;
+  return per_thread <= 4    ? mamba_scan<kHalf, 4>
+         : per_thread <= 8  ? mamba_scan<kHalf, 8>
+         : per_thread <= 16 ? mamba_scan<kHalf, 16>
+                            : mamba_scan<kHalf, 32>;
+}
+
+}  // namespace
+
+Kernel<MambaScan> mamba_scan_kernel(int states, bool half_state) {
+  return half_state ? mamba_scan_for<true>(states) : mamba_scan_for<false>(states);
 }
 
 }  // namespace levin::runtime::cuda

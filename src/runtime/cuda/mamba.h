@@ -54,7 +54,7 @@ struct MambaScan {
 };
 
 // Grid: heads * pieces, segments.
-Kernel<MambaScan> mamba_scan_kernel(int states);
+Kernel<MambaScan> mamba_scan_kernel(int states, bool half_state);
 
 // Dynamic shared memory of the kernel.
 inline int mamba_scan_shared(int states) {

@@ -81,9 +81,10 @@ struct Shift {
   bool routed = false;
   int end = 0;
 
-  __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts)
+  __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts,
+                   int ahead)
       : stream(s), known(a), free_items(count), step(scouts.others()) {
-    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step);
+    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step, ahead);
   }
   __device__ static int warp() { return static_cast<int>(threadIdx.x / 32); }
   __device__ int first_routed() const { return free_items + kWarps - 1 - warp(); }
@@ -182,17 +183,18 @@ __device__ inline int make_up_items(const MoeUp& p, const Routing& routing, cons
   const int all = routing.count() * first.tiles;
   const int begin = p.blocks.divide(static_cast<int>(blockIdx.x) * all);
   const int count = p.blocks.divide(static_cast<int>(blockIdx.x + 1) * all) - begin;
-  const int shift = first.segment_shift;
+  const int segments = first.segments.value;
 #pragma unroll 1
-  for (int i = scouts.thread(); i < count << shift; i += scouts.threads()) {
-    const int tile = begin + (i >> shift);
+  for (int i = scouts.thread(); i < count * segments; i += scouts.threads()) {
+    const int of_block = first.segments.divide(i);
+    const int tile = begin + of_block;
     const int d = p.tiles.divide(tile);
-    Item item = item_of(first, tile - d * first.tiles, i & (first.segments() - 1), 1 + d,
+    Item item = item_of(first, tile - d * first.tiles, i - of_block * segments, 1 + d,
                         p.experts.chunk_units);
     item.data += routing.distinct()[d] * p.experts.stride;
     items[before + i] = item;
   }
-  return before + (count << shift);
+  return before + count * segments;
 }
 
 // What the sums and the activations of each distinct expert are multiplied by: from global memory,
@@ -219,7 +221,6 @@ struct ExpertFactors {
 template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ MoeUp p) {
   p.trace.stamp(Trace::kStart);
-  ptx::step_back();
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, p.shared.rows * p.router.chosen};
   Item* items = items_of(p.shared);
@@ -235,12 +236,12 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
   __syncthreads();
   if (tokens_now == 0) return ptx::wait_for_previous();
-  Shift shift(stream_of(p.shared), known, free_items, scouts);
+  Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
   tap.epoch = epoch_of(p.router);
-  normalize_input<true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space,
-                        {p.normed, p.width, false}, tap);
+  normalize_input<kRows, true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space,
+                               {p.normed, p.width, false}, tap);
   if (p.router.experts > static_cast<int>(gridDim.x)) {
     more_logits(p, tokens, tap.epoch, space.scratch);
   }
@@ -262,10 +263,10 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     }
     const int count = make_up_items(p, routing, scouts, items, free_items);
     // Without segments warps need them at once, otherwise only when all are done.
-    if (m.segment_shift == 0) factors.load(p, routing, scouts);
+    if (m.segments.value == 1) factors.load(p, routing, scouts);
     known.make(scouts, count);
     if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
-    if (m.segment_shift > 0) factors.load(p, routing, scouts);
+    if (m.segments.value > 1) factors.load(p, routing, scouts);
     // Not earlier: the next phase takes the router's logits before it waits for this one, and must
     // not find the number of the pass before; nor should its weights delay the logits.
     ptx::launch_dependents();
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     });
     TileSums<kTokenGroups> sums;
     multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
-    if (!routed || m.segment_shift > 0) return partials.store(i, sums);
+    if (!routed || m.segments.value > 1) return partials.store(i, sums);
     for_each_total(sums, [&](int r, int token, float sum) {
       if (token < tokens) finish_routed(item, r, token, sum);
     });
@@ -318,19 +319,20 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     for (int i = finish.first; i < mine.tiles * kTileRows; i += finish.per_token) {
       const int row = mine.first_tile * kTileRows + i;
       if (row >= shared_matrix.rows) break;
-      const float sum = partials.sum(i / kTileRows << shared_matrix.segment_shift,
-                                     shared_matrix.segments(), i % kTileRows, token);
+      const int segments = shared_matrix.segments.value;
+      const float sum = partials.sum(i / kTileRows * segments, segments, i % kTileRows, token);
       store_activation(p.shared_out, token, row, p.shared_out.inverse,
                        scaled(p.shared_part, space, row, token, sum), p.observed_shared,
                        shared_matrix.rows);
     }
-    const int tiles = m.segment_shift == 0 ? 0 : (shift.end - free_items) >> m.segment_shift;
+    const int segments = m.segments.value;
+    const int tiles = segments == 1 ? 0 : m.segments.divide(shift.end - free_items);
     // From the last thread on: the first ones have had the shared expert's rows.
     for (int i = finish.per_token - 1 - finish.first; i < tiles * kTileRows;
          i += finish.per_token) {
-      const int first = free_items + (i / kTileRows << m.segment_shift);
+      const int first = free_items + i / kTileRows * segments;
       finish_routed(items[first], i % kTileRows, token,
-                    partials.sum(first, m.segments(), i % kTileRows, token));
+                    partials.sum(first, segments, i % kTileRows, token));
     }
   }
   p.trace.stamp(Trace::kEnd);
@@ -338,24 +340,33 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
 namespace {
 
-// Rows of activations into shared memory.
+// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
+// has said how many bytes to expect.
 __device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
-                                 int to) {
-  const int vectors = units * 2 * kUnitColumns / 16;  // of a row
-  int row = 0;
-  int vector = static_cast<int>(threadIdx.x);
-  const int stride = operand_stride(units);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < rows * vectors; i += kThreads) {
-    while (vector >= vectors) {
-      vector -= vectors;
-      ++row;
-    }
-    const auto* line = reinterpret_cast<const uint4*>(from.row(first_row + row));
-    *reinterpret_cast<uint4*>(shared_memory + to + row * stride + vector * 16) =
-        __ldcg(line + vector);
-    vector += kThreads;
+                                 int to, uint32_t barrier) {
+  const int bytes = units * 2 * kUnitColumns;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
+    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
+                   from.row(first_row + row), bytes, barrier);
   }
+}
+
+// The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
+__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
+  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
+  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
+  if (threadIdx.x % 32 == 0) {
+    const int units =
+        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
+    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
+  }
+  __syncwarp();
+  ptx::fence_stores_before_bulk_copies();
+  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
+            barrier);
+  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
+            p.routed_rows, barrier);
 }
 
 // This block's tiles of every distinct expert as items, and what each expert's sums count for each
@@ -363,16 +374,18 @@ __device__ inline void copy_rows(const Activations& from, int first_row, int row
 __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routing& routing,
                                       const Scouts& scouts, Item* items, int before, int first_tile,
                                       int tiles) {
+  const int segments = p.experts.first.segments.value;
 #pragma unroll 1
   for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
     const int64_t skip = routing.distinct()[d] * p.experts.stride;
-    const int shift = p.experts.first.segment_shift;
+    Item* item = items + before + d * tiles * segments;
 #pragma unroll 1
-    for (int i = 0; i < tiles << shift; ++i) {
-      Item item = item_of(p.experts.first, first_tile + (i >> shift),
-                          i & (p.experts.first.segments() - 1), 1 + d, p.experts.chunk_units);
-      item.data += skip;
-      items[before + d * (tiles << shift) + i] = item;
+    for (int tile = 0; tile < tiles; ++tile) {
+#pragma unroll 1
+      for (int segment = 0; segment < segments; ++segment, ++item) {
+        *item = item_of(p.experts.first, first_tile + tile, segment, 1 + d, p.experts.chunk_units);
+        item->data += skip;
+      }
     }
   }
   auto* factors = reinterpret_cast<float*>(shared_memory + p.factors);
@@ -384,7 +397,7 @@ __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routin
     const float weight = choice < 0 ? 0.0F : routing.weight()[token * p.router.chosen + choice];
     factors[i] = weight * p.experts.factor[routing.distinct()[d]];
   }
-  return before + routing.count() * (tiles << p.experts.first.segment_shift);
+  return before + routing.count() * tiles * segments;
 }
 
 // Biases of the experts that a token goes to, weighted.
@@ -400,36 +413,31 @@ __device__ __noinline__ float down_bias(const MoeDown& p, const Routing& routing
   return sum;
 }
 
-// y of one row and token: the shared expert's, then the experts' in ascending order.
-__device__ inline float down_sum(const MoeDown& p, const Routing& routing, const Partials& partials,
-                                 int free_items, int tiles, int tile, int in_tile, int row,
-                                 int token) {
-  float y = 0.0F;
-  if (p.shared_parts > 0) {
+// What an expert (or, before the first, the shared one) adds to y of one row and token.
+__device__ inline float down_part(const MoeDown& p, const Routing& routing,
+                                  const Partials& partials, int free_items, int tiles, int part,
+                                  int tile, int in_tile, int row, int token) {
+  if (part == 0) {
+    if (p.shared_parts == 0) return 0.0F;
     const PackedMatrix& m = p.shared_part.matrix;
-    y = partials.sum(tile << m.segment_shift, m.segments(), in_tile, token) * p.shared_part.factor;
+    const int segments = m.segments.value;
+    float y = partials.sum(tile * segments, segments, in_tile, token) * p.shared_part.factor;
     if (m.row_scale != nullptr) y *= m.row_scale[row];
     if (m.bias != nullptr) y += m.bias[row];
+    return y;
   }
-  if (!p.routed) return y;
-  const auto* factors = reinterpret_cast<const float*>(shared_memory + p.factors) + token;
+  const int d = part - 1;
+  float factor = reinterpret_cast<const float*>(shared_memory + p.factors)[d * kDownRows + token];
+  // Of experts that the token does not go to the sum means nothing, and may be no number.
+  if (factor == 0.0F) return 0.0F;
+  const int segments = p.experts.first.segments.value;
+  const float sum =
+      partials.sum(free_items + (d * tiles + tile) * segments, segments, in_tile, token);
   const float* scales = p.experts.first.row_scale;
-  const int count = routing.count();
-  const int shift = p.experts.first.segment_shift;
-  int item = free_items + (tile << shift);
-#pragma unroll 2
-  for (int d = 0; d < count; ++d) {
-    float factor = factors[d * kDownRows];
-    const float sum = partials.sum(item, p.experts.first.segments(), in_tile, token);
-    if (scales != nullptr) {
-      factor *= scales[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
-    }
-    // Of experts that the token does not go to the sum means nothing, and may be no number.
-    if (factor != 0.0F) y += factor * sum;
-    item += tiles << shift;
+  if (scales != nullptr) {
+    factor *= scales[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
   }
-  if (p.experts.first.bias != nullptr) y += down_bias(p, routing, row, token);
-  return y;
+  return factor * sum;
 }
 
 }  // namespace
@@ -446,11 +454,16 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   const int tokens = kRows == 1 ? 1 : tokens_now;
   const Scouts scouts(tokens);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
-  if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
+  const uint32_t inputs = ptx::shared_address(shared_memory + p.barrier) + 16;
+  if (threadIdx.x == 0) {
+    ptx::barrier_init(known.barrier(), 1);
+    ptx::barrier_init(inputs, 1);
+    ptx::fence_barriers();
+  }
   __syncthreads();
   ptx::launch_dependents();
   if (tokens_now == 0) return ptx::wait_for_previous();
-  Shift shift(stream_of(p.shared), known, free_items, scouts);
+  Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
   if (scouts.include_me()) {
     int count = free_items;
     if (p.routed) {
@@ -481,33 +494,45 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   };
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
-  if (p.shared_parts > 0) {
-    copy_rows(p.shared_in, p.first_token, tokens, p.shared_part.matrix.units, p.shared_rows);
-  }
-  if (p.routed) {
-    copy_rows(p.routed_in, p.first_token * p.router.chosen, tokens * p.router.chosen,
-              p.experts.first.units, p.routed_rows);
-  }
-  sync_computing();
+  if (threadIdx.x < 32) fetch_inputs(p, tokens, inputs);
+  ptx::barrier_wait(inputs, 0);
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
   shift.work(multiply_one);
   if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  const FinishThread finish(tokens);
-  if (finish.token < tokens) {
-    float* out = p.out + static_cast<int64_t>(p.first_token + finish.token) * p.out_stride;
-    for (int i = finish.first; i < tiles * kTileRows; i += finish.per_token) {
-      const int row = first_tile * kTileRows + i;
-      if (row >= p.rows) break;
-      const float y = down_sum(p, routing, partials, free_items, tiles, i / kTileRows,
-                               i % kTileRows, row, finish.token);
-      if (p.add) {
-        atomicAdd(out + row, y);  // as OutputKind::kAdd
-      } else {
-        out[row] = y;
-      }
+  // First what each part adds, then their sum in order, the shared expert's before the experts' in
+  // ascending order.
+  const int rows_of_block = min(tiles * kTileRows, p.rows - first_tile * kTileRows);
+  const int parts = 1 + (p.routed ? routing.count() : 0);
+  const int of_token = rows_of_block * parts;
+  auto* added = reinterpret_cast<float*>(shared_memory);  // the rings are not in use any more
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * of_token; i += kThreads) {
+    const int token = kRows == 1 ? 0 : i / of_token;
+    const int in_token = i - token * of_token;
+    const int part = in_token / rows_of_block;
+    const int row = in_token - part * rows_of_block;
+    added[i] = down_part(p, routing, partials, free_items, tiles, part, row / kTileRows,
+                         row % kTileRows, first_tile * kTileRows + row, token);
+  }
+  sync_computing();
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * rows_of_block; i += kThreads) {
+    const int token = kRows == 1 ? 0 : i / rows_of_block;
+    const int row_of_block = i - token * rows_of_block;
+    const int row = first_tile * kTileRows + row_of_block;
+    const float* from = added + token * of_token + row_of_block;
+    float y = from[0];
+#pragma unroll 4
+    for (int part = 1; part < parts; ++part) y += from[part * rows_of_block];
+    if (p.routed && p.experts.first.bias != nullptr) y += down_bias(p, routing, row, token);
+    float* out = p.out + static_cast<int64_t>(p.first_token + token) * p.out_stride;
+    if (p.add) {
+      atomicAdd(out + row, y);  // as OutputKind::kAdd
+    } else {
+      out[row] = y;
     }
   }
   p.trace.stamp(Trace::kEnd);

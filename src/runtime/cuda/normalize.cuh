@@ -107,30 +107,29 @@ __device__ inline void normalize_rows(const NormedInput& input, const Pass& pass
   }
 }
 
-// All rows of one input.
-template <bool kRouter>
+// All rows of one input, in a kernel for up to kMost tokens.
+template <int kMost, bool kRouter>
 __device__ inline void normalize_input(const NormedInput& input, const Pass& pass, int rows,
                                        int width, float eps, const NormWeights& weights,
                                        const OperandSpace& space, const NormedOutput& normed,
                                        const RouterTap& tap) {
-  if (rows == 1) {
-    return normalize_rows<1, kRouter>(input, pass, 0, rows, width, eps, weights, space, normed,
-                                      tap);
-  }
+  constexpr int kAtOnce = kMost == 1 ? 1 : 2;
 #pragma unroll 1
-  for (int first = 0; first < rows; first += 2) {
-    normalize_rows<2, kRouter>(input, pass, first, rows, width, eps, weights, space, normed, tap);
+  for (int first = 0; first < (kMost == 1 ? 1 : rows); first += kAtOnce) {
+    normalize_rows<kAtOnce, kRouter>(input, pass, first, rows, width, eps, weights, space, normed,
+                                     tap);
   }
 }
 
 // All rows of `count` inputs. `weights` are those of the first.
+template <int kMost>
 __device__ inline void normalize(const NormedInput* inputs, int count, const Pass& pass, int rows,
                                  int width, float eps, NormWeights& weights,
                                  const OperandSpace& space, const NormedOutput& normed) {
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     if (i > 0) weights.load(inputs[i].weight, width);
-    normalize_input<false>(inputs[i], pass, rows, width, eps, weights, space, normed, {});
+    normalize_input<kMost, false>(inputs[i], pass, rows, width, eps, weights, space, normed, {});
   }
 }
 

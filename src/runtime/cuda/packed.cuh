@@ -13,8 +13,8 @@
 //   NVFP4          288    lane * 8 bytes of codes, bits permuted (decode.cuh); lane * 1 byte e4m3
 //   INT4           256+   lane * 8 bytes of codes; float16 scales [8 rows][scales per unit]
 //
-// The columns are divided into segments of whole units (PackedMatrix::segments, fixed when a matrix
-// is packed). A segment's products are summed by one warp, and the segments' sums are added in
+// The columns are divided into segments of whole units (PackedMatrix::segments, fixed when a model
+// is loaded). A segment's products are summed by one warp, and the segments' sums are added in
 // their order. That order is part of the result: it depends on the matrix and on the number of
 // multiprocessors alone, never on the number of tokens, on the batch or on which block does the
 // work, which is why every path gives the same bits.
@@ -66,31 +66,6 @@ __host__ __device__ inline int unit_bytes(UnitFormat format, int unit_scales) {
   return 0;
 }
 
-struct PackedMatrix {
-  const uint8_t* data = nullptr;
-  const float* row_scale = nullptr;  // [rows], null: 1
-  const float* bias = nullptr;       // [rows], null: none
-  int rows = 0;
-  int columns = 0;
-  int tiles = 0;
-  int units = 0;          // of a tile
-  int segment_shift = 0;  // log2 of the number of segments
-  int unit_bytes = 0;
-  UnitFormat format = UnitFormat::kBf16;
-  uint8_t unit_scales = 0;  // INT4: scales per row and unit
-
-  __host__ __device__ int segments() const { return 1 << segment_shift; }
-  __host__ __device__ int segment_begin(int segment) const {
-    return (segment * units) >> segment_shift;
-  }
-  __host__ __device__ int tile_bytes() const { return units * unit_bytes; }
-  __host__ __device__ int64_t bytes() const { return static_cast<int64_t>(tiles) * tile_bytes(); }
-  // Byte offset of a unit from `data`.
-  __host__ __device__ int64_t offset(int tile, int unit) const {
-    return static_cast<int64_t>(tile) * tile_bytes() + unit * unit_bytes;
-  }
-};
-
 // `count` things shared out evenly over blocks: block b has [begin(b), begin(b + 1)).
 struct Share {
   int each = 0;
@@ -106,15 +81,39 @@ struct Share {
 
 // Division by a number that the host knows, of values below 2^32 / divisor.
 struct Divisor {
-  uint32_t value = 1;
+  int value = 1;
   uint32_t magic = 0;
 
   Divisor() = default;
   __host__ explicit Divisor(int divisor)
-      : value(static_cast<uint32_t>(divisor)),
-        magic(divisor == 1 ? 0 : static_cast<uint32_t>((uint64_t{1} << 32) / value + 1)) {}
+      : value(divisor),
+        magic(divisor == 1 ? 0
+                           : static_cast<uint32_t>(
+                                 (uint64_t{1} << 32) / static_cast<uint32_t>(divisor) + 1)) {}
   __device__ int divide(int x) const {
     return magic == 0 ? x : static_cast<int>(__umulhi(static_cast<uint32_t>(x), magic));
+  }
+};
+
+struct PackedMatrix {
+  const uint8_t* data = nullptr;
+  const float* row_scale = nullptr;  // [rows], null: 1
+  const float* bias = nullptr;       // [rows], null: none
+  int rows = 0;
+  int columns = 0;
+  int tiles = 0;
+  int units = 0;        // of a tile
+  Divisor segments;     // of a tile
+  Share segment_units;  // of a tile over its segments
+  int unit_bytes = 0;
+  UnitFormat format = UnitFormat::kBf16;
+  uint8_t unit_scales = 0;  // INT4: scales per row and unit
+
+  __host__ __device__ int tile_bytes() const { return units * unit_bytes; }
+  __host__ __device__ int64_t bytes() const { return static_cast<int64_t>(tiles) * tile_bytes(); }
+  // Byte offset of a unit from `data`.
+  __host__ __device__ int64_t offset(int tile, int unit) const {
+    return static_cast<int64_t>(tile) * tile_bytes() + unit * unit_bytes;
   }
 };
 

@@ -124,6 +124,10 @@ __device__ inline void wait_for_copies() {
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
+// What others have stored is visible to this thread's bulk copies from now on.
+__device__ inline void fence_stores_before_bulk_copies() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
 
 // --- words that blocks of one grid hand to each other: a value and a tag in one piece ---
 

@@ -274,7 +274,8 @@ PackedMatrix packed_shape(const model::Linear& linear, int segments) {
   m.columns = static_cast<int>(linear.in);
   m.tiles = tiles_of(linear);
   m.units = static_cast<int>((linear.in + kUnitColumns - 1) / kUnitColumns);
-  while ((2 << m.segment_shift) <= std::min(segments, m.units)) ++m.segment_shift;
+  m.segments = Divisor(std::clamp(segments, 1, m.units));
+  m.segment_units = Share(m.units, m.segments.value);
   m.unit_bytes = unit_bytes(m.format, m.unit_scales);
   return m;
 }

@@ -93,13 +93,15 @@ __device__ __noinline__ void limit_to_groups(const Router& r, const float* selec
   const int size = r.experts / r.groups;
   const int lane = threadIdx.x % 32;
   uint32_t group_keys[kPerLane];
-#pragma unroll
+  // Nothing here is unrolled: few models have groups, and kernels should be small.
+#pragma unroll 1
   for (int i = 0; i < kPerLane; ++i) {
     const int group = lane + 32 * i;
     group_keys[i] = 0;
     if (group >= r.groups) continue;
     float best = -INFINITY;
     float second = -INFINITY;
+#pragma unroll 1
     for (int e = 0; e < size; ++e) {
       const float score = selection[group * size + e];
       if (score > best) {
@@ -112,22 +114,15 @@ __device__ __noinline__ void limit_to_groups(const Router& r, const float* selec
     group_keys[i] = ordered(size > 1 ? best + second : best);
   }
   uint32_t allowed[kExpertWords] = {};
+#pragma unroll 1
   for (int k = 0; k < r.chosen_groups; ++k) {
     const int group = take_largest(group_keys);
-#pragma unroll
-    for (int word = 0; word < kExpertWords; ++word) {
-      if (group / 32 == word) allowed[word] |= 1u << group % 32;
-    }
+    allowed[group / 32] |= 1u << group % 32;
   }
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < kPerLane; ++i) {
-    const int group = (lane + 32 * i) / size;
-    bool in = false;
-#pragma unroll
-    for (int word = 0; word < kExpertWords; ++word) {
-      in |= group / 32 == word && (allowed[word] >> group % 32 & 1) != 0;
-    }
-    if (!in) keys[i] = 0;
+    const int group = min((lane + 32 * i) / size, 32 * kExpertWords - 1);
+    if ((allowed[group / 32] >> group % 32 & 1) == 0) keys[i] = 0;
   }
 }
 
@@ -302,7 +297,7 @@ __device__ inline uint32_t epoch_of(const Router& r) {
 
 // route() of several tokens, or of one among many experts or groups of them.
 __device__ __noinline__ inline void route_many(const Router& r, uint32_t epoch, int first, int rows,
-                                        Routing routing, Scouts scouts) {
+                                               Routing routing, Scouts scouts) {
   const bool few = r.experts <= 128 && r.groups == 1;
   const int thread = scouts.thread();
   const int pairs = rows * r.chosen;

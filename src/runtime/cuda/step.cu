@@ -73,6 +73,7 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int of_warp = (most - fixed) / warps;
   l.slots = std::clamp(of_warp / kUsualSlot, kFewestSlots, kMostSlots);
   l.slot_bytes = std::min(of_warp / l.slots / 128 * 128, kUsualSlot);
+  l.ahead = shape.ahead;
   if (l.slot_bytes < kSmallestSlot) {
     throw Error({.what = "a layer is too wide for the shared memory of this device",
                  .where = "CUDA runtime",
@@ -133,8 +134,8 @@ int Step::share_out(Part* parts, int count, Shape& shape) const {
     const PackedMatrix& m = parts[i].matrix;
     parts[i].share = Share(m.tiles, grid);
     parts[i].rotation %= grid;
-    shape.items += parts[i].share.most() * m.segments();
-    if (m.segment_shift > 0) shape.partials = shape.items;
+    shape.items += parts[i].share.most() * m.segments.value;
+    if (m.segments.value > 1) shape.partials = shape.items;
   }
   shape.busy_warps = shape.items;
   return grid;
@@ -178,8 +179,9 @@ void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
   const int grid = share_out(p.parts, 1, shape);
   p.shared = layout(shape, rows_);
   p.parts[0].chunk_units = chunk_units(p.shared, linear.matrix);
-  launch(name, act_linear_kernel(rows_, set_of(linear.matrix.format)), dim3(static_cast<unsigned>(grid)), kThreads,
-         p.shared.total, p, static_cast<double>(linear.matrix.bytes()));
+  launch(name, act_linear_kernel(rows_, set_of(linear.matrix.format)),
+         dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p,
+         static_cast<double>(linear.matrix.bytes()));
   if (observing()) observer_->input(*linear.source, buffers_.acts);
 }
 
@@ -216,7 +218,7 @@ void Step::mamba(const DeviceMamba& m, const float* norm, int index) {
   scan.projected = s_.projected;
   scan.y = s_.y;
   scan.squares = s_.squares;
-  const Kernel<MambaScan> kernel = mamba_scan_kernel(scan.states);
+  const Kernel<MambaScan> kernel = mamba_scan_kernel(scan.states, scan.half_state);
   const int shared = mamba_scan_shared(scan.states);
   allow_shared(kernel, shared);
   const dim3 grid(static_cast<unsigned>(scan.heads * scan.pieces()),

@@ -73,6 +73,7 @@ class Step {
     int partials = 0;    // items whose sums the block adds up
     int busy_warps = 0;  // that read items
     int groups = 0;      // of a gated norm
+    int ahead = 1;       // SharedLayout::ahead
     int extra = 0;       // bytes that the kernel wants besides, behind the scratch
     bool exclusive = false;
     bool among_exclusive = false;  // so are the phases before and after

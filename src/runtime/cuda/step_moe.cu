@@ -83,13 +83,15 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
                  static_cast<double>(router.experts) * width * (m.gate_bf16 ? 2 : 4);
   FormatSet formats = set_of(expert.format);
   Shape shape;
+  // The phase before is short: with one copy at a time the rings would not be full when it ends.
+  shape.ahead = 2;
   shape.busy_warps = kWarps;
-  // With two tokens it pays to have everything then (7 % of a pass); with more the rings are not
-  // what is short.
-  shape.among_exclusive = rows_ == 2;
+  // With several tokens the rings need the whole memory: bytes of many experts, all after the
+  // routing (4 tokens: 3 % of a pass in the coverage recipe, 10 % in 4 bits, 25 % in BF16).
+  shape.among_exclusive = rows_ >= 2;
   shape.items =
       Share(std::min(rows_ * router.chosen, router.experts) * expert.tiles, blocks_).most() *
-      expert.segments();
+      expert.segments.value;
   if (m.shared_up.exists()) {
     up.shared_parts = 1;
     up.shared_part.matrix = m.shared_up.matrix;
@@ -97,9 +99,9 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.shared_part.operand = operand_index(up.operands, up.operand_count, m.shared_up.operand);
     up.shared_out = with_memory(m.shared_activations, s_.shared_acts, s_.shared_stride);
     up.shared_part.share = Share(m.shared_up.matrix.tiles, blocks_);
-    shape.partials = up.shared_part.share.most() * m.shared_up.matrix.segments();
+    shape.partials = up.shared_part.share.most() * m.shared_up.matrix.segments.value;
     shape.items += shape.partials;
-    if (expert.segment_shift > 0) shape.partials = shape.items;
+    if (expert.segments.value > 1) shape.partials = shape.items;
     bytes += bytes_of(m.shared_up.matrix);
     formats |= set_of(m.shared_up.matrix.format);
   }
@@ -173,7 +175,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   shape.operands = 0;
   shape.exclusive = true;
   shape.busy_warps = kWarps;
-  shape.items = distinct * tiles * p.experts.first.segments();
+  shape.items = distinct * tiles * p.experts.first.segments.value;
   if (shared) {
     p.shared_parts = 1;
     p.shared_part.matrix = m.shared_down.matrix;
@@ -183,7 +185,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     bytes += bytes_of(m.shared_down.matrix);
     formats |= set_of(m.shared_down.matrix.format);
     p.shared_part.share = p.share;
-    shape.items += tiles * m.shared_down.matrix.segments();
+    shape.items += tiles * m.shared_down.matrix.segments.value;
   }
   shape.partials = shape.items;
   p.routed_in = with_memory(m.down.activations, s_.routed_acts, s_.routed_stride);

@@ -27,8 +27,8 @@ struct alignas(16) Item {
 __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int part,
                                int chunk_units) {
   Item item;
-  const int begin = m.segment_begin(segment);
-  const int units = m.segment_begin(segment + 1) - begin;
+  const int begin = m.segment_units.begin(segment);
+  const int units = m.segment_units.begin(segment + 1) - begin;
   item.data = m.data + m.offset(tile, begin);
   item.bytes = units * m.unit_bytes;
   item.chunk_bytes = chunk_units * m.unit_bytes;
@@ -80,17 +80,17 @@ class WarpStream {
     step_ = step;
     fill();
   }
-  // The same, one copy at a time, before anything else is read: this is for the time when the phase
-  // before has just begun and loads its input, which must not queue behind much.
-  __device__ void read_gently(int first, int end, int step) {
+  // The same, but at most `ahead` copies at a time, before anything else is read: this is for the
+  // time when the phase before has just begun and loads its input, which must not queue behind
+  // much.
+  __device__ void read_gently(int first, int end, int step, int ahead) {
     next_ = first;
     end_ = end;
     step_ = step;
 #pragma unroll 1
     while (in_flight_ < slots_ && !exhausted()) {
-      const uint32_t barrier = barriers_ + 8 * write_;
       copy_chunk();
-      ptx::barrier_wait(barrier, 0);
+      if (in_flight_ >= ahead) ptx::barrier_wait(barriers_ + 8 * (in_flight_ - ahead), 0);
     }
   }
   // All that there is to copy is on its way.
@@ -118,7 +118,9 @@ class WarpStream {
   }
 
  private:
-  __device__ static bool copies() { return threadIdx.x % 32 == 0; }
+  __device__ static bool copies() {
+    return threadIdx.x % 32 == 0;
+  }
   __device__ void copy_chunk() {
     if (left_ == 0) {
       const Item& item = items_[next_];
@@ -138,7 +140,9 @@ class WarpStream {
     write_ = after(write_);
     ++in_flight_;
   }
-  __device__ int after(int slot) const { return slot + 1 == slots_ ? 0 : slot + 1; }
+  __device__ int after(int slot) const {
+    return slot + 1 == slots_ ? 0 : slot + 1;
+  }
 
   const Item* items_;
   const uint8_t* from_ = nullptr;
