@@ -118,7 +118,7 @@ class Climber {
   }
 
   RungResult climb(const Rung& rung) {
-    spdlog::info("rung {} {}", rung.id, rung.title);
+    spdlog::info("rung {}", label(rung));
     const LadderCheckpoint& checkpoint = checkpoints_.at(rung.id);
     ensure_checkpoint(checkpoint, *store_);
     std::unique_ptr<engine::Engine> reloaded;

@@ -69,6 +69,10 @@ std::vector<std::string> split(const std::string& list) {
 
 }  // namespace
 
+std::string label(const Rung& rung) {
+  return rung.id == rung.title ? rung.title : rung.id + " " + rung.title;
+}
+
 std::vector<Rung> all_rungs(bool has_mtp, bool device_rounds) {
   const std::string no_mtp = has_mtp ? "" : "The checkpoint has no MTP head to draft with.";
   const auto rung = [](std::string id, std::string title, std::string recipe, int k,

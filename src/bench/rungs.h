@@ -17,6 +17,9 @@ struct Rung {
   std::string skipped;         // why it is not climbed here; empty when it is
 };
 
+// What to call a rung: number and title of one of the ladder, the title alone of one beside it.
+std::string label(const Rung& rung);
+
 // All rungs in order, the ones beside the ladder last. `has_mtp`: the model can draft; without it
 // the rungs that speculate say so. `device_rounds`: the runtime has them (runtime/round.h), which
 // the last rung needs.

@@ -27,6 +27,12 @@ TEST(Rungs, AllInOrder) {
   EXPECT_THAT(choose_rungs(all_rungs(true, false), ""), testing::SizeIs(11));
 }
 
+TEST(Rungs, NoLabelSaysANameTwice) {
+  const std::vector<Rung> rungs = all_rungs(true, false);
+  EXPECT_EQ(label(rungs[3]), "3 w4a4");
+  EXPECT_EQ(label(rungs[8]), "int4-g64");
+}
+
 TEST(Rungs, OnlyTheFusedRungIsOutOfReachWithAHead) {
   for (const Rung& rung : all_rungs(true, false)) EXPECT_EQ(rung.skipped.empty(), rung.id != "7");
   for (const Rung& rung : all_rungs(true, true)) {
