@@ -130,9 +130,10 @@ class Climber {
     result.checkpoint_bytes = engine.model->checkpoint->total_bytes();
     result.evaluation = evaluation_of(engine, checkpoint.name, checkpoint.key);
     const bool is_baseline = report_.rungs.empty();
-    const evaluate::Evaluation& base =
-        is_baseline ? result.evaluation : report_.baseline().evaluation;
-    result.gate = judge(options_.gate, compare(base, result.evaluation));
+    if (!is_baseline) {
+      const evaluate::Evaluation& base = report_.baseline().evaluation;
+      result.gate = judge(options_.gate, compare(base, result.evaluation));
+    }
     result.timing = timing_of(engine, rung, checkpoint.key);
     result.prediction = predict_decode(*engine.model, mean_context(), rung.k,
                                        result.timing.own.speculation.mean_acceptance_length());

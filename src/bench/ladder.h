@@ -52,9 +52,8 @@ struct RungResult {
   Prediction prediction;          // of `own`
   RungTiming timing;
   evaluate::Evaluation evaluation;
-  evaluate::GateResult gate;
-  // The least time per token: reading its bytes and nothing else.
-  double floor_ms() const { return prediction.tpot_seconds(timing.read_gb_per_s) * 1e3; }
+  evaluate::GateResult
+      gate;  // without lines for rung 0, which is what the others are judged beside
   bool climbed() const { return rung.skipped.empty(); }
 };
 
@@ -68,7 +67,21 @@ struct LadderReport {
   std::vector<RungResult> rungs;  // rung 0 first
 
   const RungResult& baseline() const { return rungs.front(); }
+  bool is_baseline(const RungResult& result) const { return &result == &rungs.front(); }
 };
+
+// The fastest read that a climb measured, and what was read.
+struct FastestRead {
+  double gb_per_s = 0;
+  std::string of;  // "memory", "a buffer as large as a token of rung 3"
+};
+
+// One for all rungs, so that fewer bytes never have the higher floor; the fastest, because a rung
+// that a cache feeds must not end up below its floor.
+FastestRead fastest_read(const LadderReport& report);
+
+// The least time per token: reading its bytes that fast and nothing else.
+double floor_ms(const RungResult& result, const FastestRead& read);
 
 // Climbs. Checkpoints and results that `out` already holds for the same model, recipe, data and
 // machine are used again, so a climb that was killed goes on where it was. `on_rung` sees the

@@ -13,18 +13,13 @@
 namespace levin::bench {
 namespace {
 
-bool is_numbered(const Rung& rung) {
-  return rung.id.size() == 1 && rung.id >= "0" && rung.id <= "9";
-}
-
 std::string title(const RungResult& result) {
-  const Rung& rung = result.rung;
-  return escaped(is_numbered(rung) ? rung.id + "  " + rung.title : rung.title);
+  return escaped(label(result.rung));
 }
 
 // The class that gives a rung its colour.
 const char* colour(const RungResult& result, const LadderReport& report) {
-  if (&result == &report.baseline()) return "baseline";
+  if (report.is_baseline(result)) return "baseline";
   switch (result.gate.verdict) {
     case evaluate::Verdict::kPass:
       return "ours";
@@ -57,7 +52,7 @@ std::string speed_chart(const LadderReport& report) {
     }
     const Spread speed = result.timing.own.decode_tokens_per_second();
     std::string value = fmt::format("{:.0f} tokens/s", speed.median);
-    if (&result != &report.baseline()) {
+    if (!report.is_baseline(result)) {
       value += fmt::format(" &middot; <b>{:.2f}&times;</b>",
                            result.timing.speedup_over_baseline().median);
     }
@@ -69,6 +64,7 @@ std::string speed_chart(const LadderReport& report) {
 std::string bytes_chart(const LadderReport& report) {
   const double largest = largest_of(
       report, [](const RungResult& result) { return result.prediction.bytes_per_token; });
+  const FastestRead read = fastest_read(report);
   std::string chart;
   for (const RungResult& result : report.rungs) {
     if (!result.climbed()) continue;
@@ -77,7 +73,7 @@ std::string bytes_chart(const LadderReport& report) {
     chart +=
         chart_row(title(result), chart_bar(colour(result, report), {bytes, bytes, bytes}, largest),
                   fmt::format("{:.2f} MB &middot; {:.3f} of {:.3f} ms", bytes / 1e6,
-                              result.floor_ms(), own_ms));
+                              floor_ms(result, read), own_ms));
   }
   return chart;
 }
@@ -109,7 +105,7 @@ std::string recovery_chart(const LadderReport& report) {
   std::string chart;
   for (const RungResult& result : report.rungs) {
     const evaluate::GateLine* line = line_of(result, "median_recovery_min");
-    if (!result.climbed() || line == nullptr || &result == &report.baseline()) continue;
+    if (!result.climbed() || line == nullptr || report.is_baseline(result)) continue;
     const evaluate::Estimate& estimate = line->estimate;
     if (!std::isfinite(estimate.value)) continue;  // nothing to draw; the details say why
     const double left = axis.at(estimate.low);
@@ -146,7 +142,7 @@ std::string spread_cell(const Spread& spread, int digits, const char* unit = "")
 }
 
 std::string verdict_cell(const RungResult& result, const LadderReport& report) {
-  if (&result == &report.baseline()) return cell("baseline");
+  if (report.is_baseline(result)) return cell("baseline");
   switch (result.gate.verdict) {
     case evaluate::Verdict::kPass:
       return cell("pass", " class=\"pass\"");
@@ -159,7 +155,7 @@ std::string verdict_cell(const RungResult& result, const LadderReport& report) {
 }
 
 std::string recovery_text(const RungResult& result, const LadderReport& report) {
-  if (result.evaluation.items.empty()) return "-";
+  if (result.evaluation.items.empty() || report.is_baseline(result)) return "-";
   const double recovery = median_recovery(result, report.baseline());
   return std::isfinite(recovery) ? fmt::format("{:.1f} %", recovery * 100) : "-";
 }
@@ -172,19 +168,25 @@ std::string shares(const std::vector<double>& values) {
   return text;
 }
 
-std::string table_row(const RungResult& result, const LadderReport& report) {
+std::string table_row(const RungResult& result, const LadderReport& report,
+                      const FastestRead& read) {
   const RungTiming& timing = result.timing;
   const engine::SpeculationStats& stats = timing.own.speculation;
   const bool speculates = result.rung.k > 0;
   std::string html = "<tr>" + cell(title(result));
   html += cell(fmt::format("{:.1f}", static_cast<double>(result.checkpoint_bytes) / 1e6));
   html += cell(fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6));
-  html += cell(fmt::format("{:.3f}", result.floor_ms()));
-  html += spread_cell(timing.own.tpot_ms(), 3);
+  html += cell(fmt::format("{:.3f}", floor_ms(result, read)));
   html += spread_cell(timing.own.ttft_ms(), 1);
   html += spread_cell(timing.own.decode_tokens_per_second(), 0);
-  html += spread_cell(timing.speedup_over_baseline(), 2, "&times;");
-  html += spread_cell(timing.speedup_over_control(), 2, "&times;");
+  html += spread_cell(timing.own.tpot_ms(), 3);
+  html += report.is_baseline(result)
+              ? cell("-") + cell("-")
+              : spread_cell(timing.baseline.tpot_ms(), 3) +
+                    spread_cell(timing.speedup_over_baseline(), 2, "&times;");
+  html += speculates ? spread_cell(timing.control.tpot_ms(), 3) +
+                           spread_cell(timing.speedup_over_control(), 2, "&times;")
+                     : cell("-") + cell("-");
   for (const evaluate::TextScore& text : result.evaluation.texts) {
     const double value = text.perplexity();
     html += cell(std::isfinite(value) ? fmt::format("{:.3f}", value) : "-");
@@ -199,20 +201,21 @@ std::string table_row(const RungResult& result, const LadderReport& report) {
 std::string full_table(const LadderReport& report) {
   std::string html =
       "<div class=\"scroll\"><table>\n<tr><th>rung</th><th>size MB</th><th>MB / token</th>"
-      "<th>floor ms</th><th>TPOT ms</th><th>TTFT ms</th><th>tokens/s</th><th>over rung 0</th>"
-      "<th>over control</th>";
+      "<th>floor ms</th><th>TTFT ms</th><th>tokens/s</th><th>TPOT ms</th><th>rung 0 ms</th>"
+      "<th>over rung 0</th><th>control ms</th><th>over control</th>";
   for (const evaluate::TextScore& text : report.baseline().evaluation.texts) {
     html += fmt::format("<th>perplexity {}</th>", escaped(text.kind));
   }
   html += "<th>recovery</th><th>acceptance</th><th>per position</th><th>gate</th></tr>\n";
+  const FastestRead read = fastest_read(report);
   for (const RungResult& result : report.rungs) {
-    if (result.climbed()) html += table_row(result, report);
+    if (result.climbed()) html += table_row(result, report, read);
   }
   return html + "</table></div>\n";
 }
 
 std::string task_table(const RungResult& result, const RungResult& baseline) {
-  if (result.evaluation.items.empty() || &result == &baseline) return {};
+  if (result.evaluation.items.empty()) return {};
   std::string html =
       "<div class=\"scroll\"><table>\n<tr><th>task</th><th>items</th><th>baseline</th>"
       "<th>candidate</th><th>recovery</th><th>lost</th><th>gained</th></tr>\n";
@@ -237,6 +240,9 @@ std::string details(const RungResult& result, const LadderReport& report) {
   if (!result.climbed()) {
     return html + fmt::format("<p>Not climbed. {}</p></details>\n", escaped(result.rung.skipped));
   }
+  if (report.is_baseline(result)) {
+    return html + "<p>The other rungs are judged beside this one.</p></details>\n";
+  }
   if (result.rung.k > 0) {
     html += fmt::format(
         "<p>Speculation gave {} as the control.</p>\n",
@@ -254,7 +260,7 @@ std::string answer(const LadderReport& report) {
   const RungResult* fastest = nullptr;
   int64_t undecided = 0;
   for (const RungResult& result : report.rungs) {
-    if (!result.climbed() || &result == &report.baseline()) continue;
+    if (!result.climbed() || report.is_baseline(result)) continue;
     undecided += result.gate.verdict == evaluate::Verdict::kUndecided;
     if (result.gate.verdict != evaluate::Verdict::kPass) continue;
     if (fastest == nullptr || result.timing.speedup_over_baseline().median >
@@ -303,17 +309,22 @@ std::string to_html(const LadderReport& report) {
         noise(report));
   }
   html += speed_chart(report) + recovery_chart(report);
-  html +=
+  const FastestRead read = fastest_read(report);
+  html += fmt::format(
       "<h2>What a token costs</h2>\n<p class=\"soft\">Bytes that the cost model counts per token: "
-      "weights, recurrent state, KV cache. Then the time that reading them takes at least, at the "
-      "read bandwidth of a buffer of that size, of the time measured.</p>\n";
+      "weights, recurrent state, KV cache. Then the floor, which is the time that reading them "
+      "takes "
+      "at {:.1f} GB/s, the fastest read of this climb ({}), of the time measured.</p>\n",
+      read.gb_per_s, escaped(read.of));
   html += bytes_chart(report);
   html += "<h2>All figures</h2>\n" + full_table(report) + "<h2>Rung by rung</h2>\n";
   for (const RungResult& result : report.rungs) html += details(result, report);
   html += fmt::format(
       "<p class=\"soft\">TTFT: start of prefill to the first token. TPOT: time from the first to "
-      "the last token over their number less one. Work {}, {} out. Speed-ups are medians "
-      "of the ratios within a round.</p>\n</body>\n</html>\n",
+      "the last token over their number less one. Work {}, {} out. Over rung 0: rung 0 ms / TPOT "
+      "ms, rung 0 being timed again in the rung's own rounds. Over control: control ms / TPOT ms, "
+      "the control being the same checkpoint without drafts. Both are medians of the ratios within "
+      "a round.</p>\n</body>\n</html>\n",
       escaped(report.workload_hash), counted(int64_t{report.timing.output_tokens}, "token"));
   return html;
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -26,9 +25,8 @@ std::string factor(const Spread& spread) {
 }
 
 std::string title(const RungResult& result) {
-  const bool numbered = std::isdigit(static_cast<unsigned char>(result.rung.id.front())) != 0 &&
-                        result.rung.id.size() == 1;
-  return (numbered ? result.rung.id : std::string("-")) + " " + result.rung.title;
+  const Rung& rung = result.rung;
+  return rung.id == rung.title ? "- " + rung.title : label(rung);
 }
 
 std::string positions(const std::vector<double>& shares) {
@@ -39,21 +37,30 @@ std::string positions(const std::vector<double>& shares) {
   return text;
 }
 
+std::string median(const Spread& spread, int digits) {
+  return fmt::format("{:.{}f}", spread.median, digits);
+}
+
 std::string speed_table(const LadderReport& report) {
-  evaluate::Table table({"rung", "MB/token", "floor ms", "TPOT ms", "TTFT ms", "tokens/s",
-                         "over rung 0", "over control"});
+  evaluate::Table table({"rung", "MB/token", "floor ms", "TTFT ms", "tokens/s", "TPOT ms",
+                         "rung 0 ms", "over rung 0", "control ms", "over control"});
+  const FastestRead read = fastest_read(report);
   for (const RungResult& result : report.rungs) {
     if (!result.climbed()) {
       table.add_row({title(result), "-"});
       continue;
     }
     const RungTiming& timing = result.timing;
+    const bool has_control = result.rung.k > 0;
+    const bool is_baseline = report.is_baseline(result);
     table.add_row({title(result), fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6),
-                   fmt::format("{:.3f}", result.floor_ms()), with_spread(timing.own.tpot_ms(), 3),
-                   fmt::format("{:.1f}", timing.own.ttft_ms().median),
-                   fmt::format("{:.0f}", timing.own.decode_tokens_per_second().median),
-                   factor(timing.speedup_over_baseline()),
-                   result.rung.k > 0 ? factor(timing.speedup_over_control()) : "-"});
+                   fmt::format("{:.3f}", floor_ms(result, read)), median(timing.own.ttft_ms(), 1),
+                   median(timing.own.decode_tokens_per_second(), 0),
+                   with_spread(timing.own.tpot_ms(), 3),
+                   is_baseline ? "-" : median(timing.baseline.tpot_ms(), 3),
+                   is_baseline ? "-" : factor(timing.speedup_over_baseline()),
+                   has_control ? median(timing.control.tpot_ms(), 3) : "-",
+                   has_control ? factor(timing.speedup_over_control()) : "-"});
   }
   return table.to_string();
 }
@@ -95,10 +102,10 @@ std::string quality_table(const LadderReport& report) {
       }
       const engine::SpeculationStats& stats = result.timing.own.speculation;
       const bool speculates = result.rung.k > 0;
-      row.push_back(recovery_cell(result, report.baseline()));
+      const bool is_baseline = report.is_baseline(result);
+      row.push_back(is_baseline ? "-" : recovery_cell(result, report.baseline()));
       row.push_back(speculates ? fmt::format("{:.2f}", stats.mean_acceptance_length()) : "-");
       row.push_back(speculates ? positions(accepted_per_position(stats)) : "-");
-      const bool is_baseline = &result == &report.baseline();
       row.push_back(is_baseline ? "baseline" : std::string(name_of(result.gate.verdict)));
     } else {
       row.resize(header.size() - 1, "-");
@@ -121,7 +128,7 @@ std::string notes(const LadderReport& report) {
   for (const RungResult& result : report.rungs) {
     if (!result.climbed()) {
       text += fmt::format("{}: not climbed. {}\n", title(result), result.rung.skipped);
-    } else if (&result != &report.baseline()) {
+    } else if (!report.is_baseline(result)) {
       text += fmt::format("{}: {}\n", title(result), explain(result.gate));
     }
     if (!result.timing.same_tokens_as_control) {
@@ -136,7 +143,7 @@ std::string markdown_row(const std::vector<std::string>& cells) {
 }
 
 std::vector<std::string> markdown_cells(const RungResult& result, const LadderReport& report) {
-  const bool is_baseline = &result == &report.baseline();
+  const bool is_baseline = report.is_baseline(result);
   std::vector<std::string> cells = {
       result.rung.title, fmt::format("{:.2f}", static_cast<double>(result.checkpoint_bytes) / 1e6),
       fmt::format("{:.2f}", result.prediction.bytes_per_token / 1e6)};
@@ -154,15 +161,19 @@ std::vector<std::string> markdown_cells(const RungResult& result, const LadderRe
   return cells;
 }
 
-Json timing_json(const RungTiming& timing) {
+// null where there would be nothing but the rung itself to compare with.
+Json timing_json(const RungResult& result, const LadderReport& report) {
+  const RungTiming& timing = result.timing;
+  const bool is_baseline = report.is_baseline(result);
+  const bool has_control = result.rung.k > 0;
   return {{"tpot_ms", to_json(timing.own.tpot_ms())},
           {"ttft_ms", to_json(timing.own.ttft_ms())},
           {"tokens_per_second", to_json(timing.own.decode_tokens_per_second())},
           {"prefill_tokens_per_second", to_json(timing.own.prefill_tokens_per_second())},
-          {"control_tpot_ms", to_json(timing.control.tpot_ms())},
-          {"baseline_tpot_ms", to_json(timing.baseline.tpot_ms())},
-          {"speedup_over_rung_0", to_json(timing.speedup_over_baseline())},
-          {"speedup_over_control", to_json(timing.speedup_over_control())}};
+          {"control_tpot_ms", has_control ? to_json(timing.control.tpot_ms()) : Json()},
+          {"baseline_tpot_ms", is_baseline ? Json() : to_json(timing.baseline.tpot_ms())},
+          {"speedup_over_rung_0", is_baseline ? Json() : to_json(timing.speedup_over_baseline())},
+          {"speedup_over_control", has_control ? to_json(timing.speedup_over_control()) : Json()}};
 }
 
 Json rung_json(const RungResult& result, const LadderReport& report) {
@@ -177,9 +188,9 @@ Json rung_json(const RungResult& result, const LadderReport& report) {
   }
   json["checkpoint_bytes"] = result.checkpoint_bytes;
   json["bytes_per_token"] = result.prediction.whole_bytes();
-  json["predicted_tpot_ms"] = result.floor_ms();
+  json["predicted_tpot_ms"] = floor_ms(result, fastest_read(report));
   json["read_gb_per_s_at_size"] = result.timing.read_gb_per_s;
-  json["timing"] = timing_json(result.timing);
+  json["timing"] = timing_json(result, report);
   if (result.rung.k > 0) {
     const engine::SpeculationStats& stats = result.timing.own.speculation;
     json["speculation"] = {{"acceptance_length", stats.mean_acceptance_length()},
@@ -192,10 +203,12 @@ Json rung_json(const RungResult& result, const LadderReport& report) {
   }
   json["texts"] = std::move(texts);
   if (!result.evaluation.items.empty()) {
-    json["tasks"] =
-        to_json(std::span(result.evaluation.items), std::span(report.baseline().evaluation.items));
+    const std::span<const evaluate::ItemResult> items = result.evaluation.items;
+    json["tasks"] = report.is_baseline(result)
+                        ? to_json(items, {})
+                        : to_json(items, std::span(report.baseline().evaluation.items));
   }
-  if (&result != &report.baseline()) json["gate"] = to_json(result.gate);
+  if (!report.is_baseline(result)) json["gate"] = to_json(result.gate);
   return json;
 }
 
@@ -221,6 +234,20 @@ double noise(const LadderReport& report) {
   return std::max(largest, slowest / fastest);
 }
 
+FastestRead fastest_read(const LadderReport& report) {
+  FastestRead fastest{report.memory.gb_per_s.median, "memory"};
+  for (const RungResult& result : report.rungs) {
+    if (!result.climbed() || result.timing.read_gb_per_s <= fastest.gb_per_s) continue;
+    fastest = {result.timing.read_gb_per_s,
+               "a buffer as large as a token of rung " + label(result.rung)};
+  }
+  return fastest;
+}
+
+double floor_ms(const RungResult& result, const FastestRead& read) {
+  return result.prediction.tpot_seconds(read.gb_per_s) * 1e3;
+}
+
 double median_recovery(const RungResult& rung, const RungResult& baseline) {
   std::vector<double> values;
   for (const auto& task : evaluate::compare(baseline.evaluation, rung.evaluation).tasks) {
@@ -230,14 +257,18 @@ double median_recovery(const RungResult& rung, const RungResult& baseline) {
 }
 
 std::string to_text(const LadderReport& report) {
+  const FastestRead read = fastest_read(report);
   return fmt::format(
       "model    {}\nruntime  {}\nmemory   {}\n\n"
       "Speed, one sequence at a time: median [min-max] of {} interleaved rounds\n{}"
-      "floor: the bytes of a token at the read bandwidth of a buffer that large. over rung 0: "
-      "beside\nrung 0 timed again in the same rounds.\n\n"
+      "floor: the bytes of a token at {:.1f} GB/s, the fastest read of this climb ({}).\n"
+      "over rung 0: rung 0 ms / TPOT ms; rung 0 ms is rung 0 timed again in the rung's own "
+      "rounds.\n"
+      "over control: control ms / TPOT ms; the control is the same checkpoint without drafts.\n"
+      "Both are medians of the ratios within a round.\n\n"
       "Quality beside rung 0\n{}\n{}",
       report.model, report.runtime, to_text(report.memory), report.timing.rounds,
-      speed_table(report), quality_table(report), notes(report));
+      speed_table(report), read.gb_per_s, read.of, quality_table(report), notes(report));
 }
 
 std::string to_markdown(const LadderReport& report) {
@@ -262,6 +293,8 @@ Json to_json(const LadderReport& report) {
   for (const RungResult& result : report.rungs) rungs.push_back(rung_json(result, report));
   Json device = to_json(report.memory);
   device["runtime"] = report.runtime;
+  const FastestRead read = fastest_read(report);
+  device["floor"] = {{"read_gb_per_s", read.gb_per_s}, {"of", read.of}};
   return {{"model", report.model},
           {"device", std::move(device)},
           {"workload_hash", report.workload_hash},

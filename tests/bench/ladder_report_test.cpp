@@ -91,9 +91,10 @@ LadderReport report() {
                                          .num_accepted_tokens_per_pos = {90, 75, 55}};
       }
       result.evaluation = evaluation(losses[i], i == 0 ? 1.0 : 1.0 + losses[i] / 400.0);
-      const auto comparison = evaluate::compare(
-          i == 0 ? result.evaluation : report.rungs[0].evaluation, result.evaluation);
-      result.gate = evaluate::judge(report.gate, comparison);
+      if (i > 0) {
+        result.gate = evaluate::judge(
+            report.gate, evaluate::compare(report.rungs[0].evaluation, result.evaluation));
+      }
     }
     report.rungs.push_back(std::move(result));
     ++i;
@@ -156,6 +157,79 @@ TEST(LadderReport, HtmlIsSelfContainedAndEscaped) {
     EXPECT_THAT(html, Not(HasSubstr(forbidden)));
   }
   std::ofstream(testing::TempDir() + "/levin_ladder_report_test.html") << html;
+}
+
+// The row of a rung in one of the text's tables; empty when there is none.
+std::string row_of(const std::string& text, const std::string& title) {
+  const std::size_t begin = text.find("\n" + title + "  ");
+  return begin == text.npos ? "" : text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
+}
+
+// All cells of a rung in the page's table.
+std::string html_row_of(const std::string& html, const std::string& title) {
+  const std::size_t begin = html.find("<tr><td>" + title + "</td>");
+  return begin == html.npos ? "" : html.substr(begin, html.find("</tr>", begin) - begin);
+}
+
+TEST(LadderReport, ComparesNothingWithItself) {
+  const LadderReport made = report();
+  const std::string text = to_text(made);
+  const std::string html = to_html(made);
+  EXPECT_THAT(row_of(text, "0 bf16"), Not(HasSubstr("x")));
+  EXPECT_THAT(row_of(text, "3 w4a4"), HasSubstr("2.00 [2.00-2.00]x"));
+  EXPECT_THAT(row_of(text, "3 w4a4"), Not(HasSubstr("1.00 [")));
+
+  EXPECT_THAT(html_row_of(html, "0 bf16"), Not(HasSubstr("&times;")));
+  EXPECT_THAT(html_row_of(html, "0 bf16"), Not(HasSubstr("100.0 %")));
+  EXPECT_THAT(html_row_of(html, "0 bf16"), HasSubstr("baseline"));
+  EXPECT_THAT(html_row_of(html, "3 w4a4"), HasSubstr("2.00&times;"));
+  EXPECT_THAT(html_row_of(html, "3 w4a4"), Not(HasSubstr("1.00&times;")));
+  EXPECT_THAT(html_row_of(html, "5 + MTP k=3"), HasSubstr("1.90&times;"));
+  EXPECT_THAT(html, HasSubstr("The other rungs are judged beside this one."));
+
+  const auto rungs = to_json(made).at("rungs");
+  EXPECT_TRUE(rungs.at(0).at("timing").at("speedup_over_rung_0").is_null());
+  EXPECT_TRUE(rungs.at(0).at("timing").at("speedup_over_control").is_null());
+  EXPECT_FALSE(rungs.at(0).at("tasks").contains("median_recovery"));
+  EXPECT_TRUE(rungs.at(3).at("timing").at("speedup_over_control").is_null());
+  EXPECT_FALSE(rungs.at(5).at("timing").at("speedup_over_control").is_null());
+}
+
+TEST(LadderReport, FewerBytesNeverHaveAHigherFloor) {
+  LadderReport made = report();
+  made.rungs[1].timing.read_gb_per_s = 80;  // a cache feeds it
+  made.rungs[2].timing.read_gb_per_s = 45;  // the same cache in a bad moment
+  ASSERT_LT(made.rungs[1].prediction.bytes_per_token, made.rungs[2].prediction.bytes_per_token);
+  const FastestRead read = fastest_read(made);
+  EXPECT_EQ(read.gb_per_s, 80);
+  for (const RungResult& one : made.rungs) {
+    for (const RungResult& other : made.rungs) {
+      if (one.prediction.bytes_per_token < other.prediction.bytes_per_token) {
+        EXPECT_LT(floor_ms(one, read), floor_ms(other, read));
+      }
+    }
+  }
+  for (const std::string& page : {to_text(made), to_html(made)}) {
+    EXPECT_THAT(page, HasSubstr("80.0 GB/s, the fastest read of this climb (a buffer as large as a "
+                                "token of rung 1 w4a16)"));
+  }
+  EXPECT_EQ(to_json(made).at("device").at("floor").at("read_gb_per_s"), 80);
+  made.memory.gb_per_s.median = 90;
+  EXPECT_EQ(fastest_read(made).of, "memory");
+}
+
+// What is divided stands beside the quotient.
+TEST(LadderReport, SpeedUpsCanBeCheckedFromTheirRow) {
+  LadderReport made = report();
+  made.rungs[5].timing.baseline = timing(1.6e-3, 0.05);  // rung 0 again, on a better day
+  const std::string row = row_of(to_text(made), "5 + MTP k=3");
+  EXPECT_THAT(row, HasSubstr("0.505 ["));    // 0.5 ms, median of its noise
+  EXPECT_THAT(row, HasSubstr("  1.616  "));  // rung 0 in these rounds
+  EXPECT_THAT(row, HasSubstr("3.20 ["));
+  EXPECT_THAT(row, HasSubstr("  0.959  "));  // the control
+  EXPECT_THAT(row, HasSubstr("1.90 ["));
+  EXPECT_THAT(to_text(made), HasSubstr("over rung 0: rung 0 ms / TPOT ms"));
+  EXPECT_THAT(to_html(made), HasSubstr("Over rung 0: rung 0 ms / TPOT ms"));
 }
 
 TEST(LadderReport, TellsWhenTheMachineWasBusy) {
