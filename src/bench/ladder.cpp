@@ -62,6 +62,7 @@ class Climber {
     report_.runtime = baseline_->runtime->description();
     report_.timing = options_.timing;
     report_.gate = options_.gate;
+    report_.command = options_.command;
     report_.workload_hash = workload_.hash;
   }
 
@@ -132,7 +133,7 @@ class Climber {
     const bool is_baseline = report_.rungs.empty();
     if (!is_baseline) {
       const evaluate::Evaluation& base = report_.baseline().evaluation;
-      result.gate = judge(options_.gate, compare(base, result.evaluation));
+      result.gate = judge(options_.gate, compare(base, result.evaluation), material_);
     }
     result.timing = timing_of(engine, rung, checkpoint.key);
     result.prediction = predict_decode(*engine.model, mean_context(), rung.k,

@@ -27,6 +27,7 @@ struct LadderOptions {
   std::filesystem::path calibration;  // text that activation scales are measured on
   int64_t calibration_tokens = 8192;  // of that text
   std::string version;                // of levin, written into the checkpoints
+  std::vector<std::string> command;   // that was given, for telling which one to give next
   evaluate::Gate gate;
   TimingOptions timing;
   int64_t prompt_tokens = 256;
@@ -64,7 +65,8 @@ struct LadderReport {
   std::string workload_hash;
   TimingOptions timing;
   evaluate::Gate gate;
-  std::vector<RungResult> rungs;  // rung 0 first
+  std::vector<std::string> command;  // that made this
+  std::vector<RungResult> rungs;     // rung 0 first
 
   const RungResult& baseline() const { return rungs.front(); }
   bool is_baseline(const RungResult& result) const { return &result == &rungs.front(); }
@@ -95,6 +97,12 @@ double noise(const LadderReport& report);
 
 // Median of the tasks' recoveries; NaN without tasks.
 double median_recovery(const RungResult& rung, const RungResult& baseline);
+
+// The fastest rung that passes, or that none does, and how many are undecided.
+std::string headline(const LadderReport& report);
+// The command that decides them, and what it takes if they are more than that; empty when nothing
+// is undecided.
+std::string how_to_decide(const LadderReport& report);
 
 std::string to_text(const LadderReport& report);
 // What every rung costs and keeps, one row each; without speeds, so that it reads the same on every

@@ -255,32 +255,10 @@ std::string details(const RungResult& result, const LadderReport& report) {
   return html + task_table(result, report.baseline()) + "</details>\n";
 }
 
-// The fastest rung that passes, else what stands in the way.
+// The headline, and the command that decides what is not decided.
 std::string answer(const LadderReport& report) {
-  const RungResult* fastest = nullptr;
-  int64_t undecided = 0;
-  for (const RungResult& result : report.rungs) {
-    if (!result.climbed() || report.is_baseline(result)) continue;
-    undecided += result.gate.verdict == evaluate::Verdict::kUndecided;
-    if (result.gate.verdict != evaluate::Verdict::kPass) continue;
-    if (fastest == nullptr || result.timing.speedup_over_baseline().median >
-                                  fastest->timing.speedup_over_baseline().median) {
-      fastest = &result;
-    }
-  }
-  if (fastest != nullptr) {
-    const Spread faster = fastest->timing.speedup_over_baseline();
-    return fmt::format(
-        "<b>{}</b> is the fastest rung that passes the gate: {:.2f}&times; the baseline "
-        "({:.2f}&ndash;{:.2f}), {:.0f} tokens per second.",
-        title(*fastest), faster.median, faster.min, faster.max,
-        fastest->timing.own.decode_tokens_per_second().median);
-  }
-  if (undecided > 0) {
-    return fmt::format("No rung has passed the gate yet; {} could not be decided on so few items.",
-                       counted(undecided, "rung"));
-  }
-  return "No rung passes the gate.";
+  const std::string decide = how_to_decide(report);
+  return escaped(headline(report)) + (decide.empty() ? "" : "<br>" + escaped(decide));
 }
 
 }  // namespace

@@ -5,9 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "bench/bench.h"
 #include "bench/ladder.h"
+#include "core/plural.h"
+#include "evaluate/more_samples.h"
 #include "evaluate/table.h"
 
 namespace levin::bench {
@@ -116,6 +119,16 @@ std::string quality_table(const LadderReport& report) {
   return table.to_string();
 }
 
+// What decided the gate, a line each under the rung's title.
+std::string sentences(const RungResult& result) {
+  std::string text;
+  std::istringstream lines(explain(result.gate));
+  for (std::string line; std::getline(lines, line);) {
+    text += fmt::format("{}: {}\n", title(result), line);
+  }
+  return text;
+}
+
 std::string notes(const LadderReport& report) {
   std::string text;
   if (noise(report) > kTolerableNoise) {
@@ -129,7 +142,7 @@ std::string notes(const LadderReport& report) {
     if (!result.climbed()) {
       text += fmt::format("{}: not climbed. {}\n", title(result), result.rung.skipped);
     } else if (!report.is_baseline(result)) {
-      text += fmt::format("{}: {}\n", title(result), explain(result.gate));
+      text += sentences(result);
     }
     if (!result.timing.same_tokens_as_control) {
       text += fmt::format("{}: SPECULATION CHANGED THE OUTPUT\n", title(result));
@@ -234,6 +247,40 @@ double noise(const LadderReport& report) {
   return std::max(largest, slowest / fastest);
 }
 
+std::string headline(const LadderReport& report) {
+  const RungResult* fastest = nullptr;
+  int64_t undecided = 0;
+  for (const RungResult& result : report.rungs) {
+    if (!result.climbed() || report.is_baseline(result)) continue;
+    undecided += result.gate.verdict == evaluate::Verdict::kUndecided;
+    if (result.gate.verdict != evaluate::Verdict::kPass) continue;
+    if (fastest == nullptr || result.timing.speedup_over_baseline().median >
+                                  fastest->timing.speedup_over_baseline().median) {
+      fastest = &result;
+    }
+  }
+  std::string text =
+      undecided > 0 ? "No rung has passed the gate yet." : "No rung passes the gate.";
+  if (fastest != nullptr) {
+    text = fmt::format("The fastest rung that passes the gate is {}: {} rung 0, {:.0f} tokens/s.",
+                       label(fastest->rung), factor(fastest->timing.speedup_over_baseline()),
+                       fastest->timing.own.decode_tokens_per_second().median);
+  }
+  if (undecided > 0) {
+    text += fmt::format(" So few items do not decide {}.", counted(undecided, "rung"));
+  }
+  return text;
+}
+
+std::string how_to_decide(const LadderReport& report) {
+  evaluate::MoreSamples more;
+  for (const RungResult& result : report.rungs) {
+    if (!result.climbed() || result.gate.verdict != evaluate::Verdict::kUndecided) continue;
+    more = both(more, more_samples(result.gate));
+  }
+  return how_to_decide(more, report.command);
+}
+
 FastestRead fastest_read(const LadderReport& report) {
   FastestRead fastest{report.memory.gb_per_s.median, "memory"};
   for (const RungResult& result : report.rungs) {
@@ -258,6 +305,7 @@ double median_recovery(const RungResult& rung, const RungResult& baseline) {
 
 std::string to_text(const LadderReport& report) {
   const FastestRead read = fastest_read(report);
+  const std::string decide = how_to_decide(report);
   return fmt::format(
       "model    {}\nruntime  {}\nmemory   {}\n\n"
       "Speed, one sequence at a time: median [min-max] of {} interleaved rounds\n{}"
@@ -266,9 +314,10 @@ std::string to_text(const LadderReport& report) {
       "rounds.\n"
       "over control: control ms / TPOT ms; the control is the same checkpoint without drafts.\n"
       "Both are medians of the ratios within a round.\n\n"
-      "Quality beside rung 0\n{}\n{}",
+      "Quality beside rung 0\n{}\n{}\n{}\n{}",
       report.model, report.runtime, to_text(report.memory), report.timing.rounds,
-      speed_table(report), read.gb_per_s, read.of, quality_table(report), notes(report));
+      speed_table(report), read.gb_per_s, read.of, quality_table(report), notes(report),
+      headline(report), decide.empty() ? "" : decide + "\n");
 }
 
 std::string to_markdown(const LadderReport& report) {
@@ -301,6 +350,8 @@ Json to_json(const LadderReport& report) {
           {"rounds", report.timing.rounds},
           {"output_tokens", report.timing.output_tokens},
           {"noise", noise(report)},
+          {"headline", headline(report)},
+          {"to_decide", how_to_decide(report)},
           {"rungs", std::move(rungs)}};
 }
 

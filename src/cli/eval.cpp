@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/engine_flags.h"
 #include "cli/generation.h"
 #include "cli/interruption.h"
@@ -13,6 +14,7 @@
 #include "cli/validators.h"
 #include "core/files.h"
 #include "evaluate/evaluation.h"
+#include "evaluate/more_samples.h"
 
 namespace levin::cli {
 namespace {
@@ -160,7 +162,10 @@ void print_json(const Outcome& outcome) {
     json["tasks"] = evaluate::to_json(
         std::span<const evaluate::ItemResult>(outcome.evaluation.items), outcome.baseline_items);
   }
-  if (outcome.gate) json["gate"] = to_json(*outcome.gate);
+  if (outcome.gate) {
+    json["gate"] = to_json(*outcome.gate);
+    json["gate"]["to_decide"] = how_to_decide(*outcome.gate, command_line());
+  }
   cli::print_json(json);
 }
 
@@ -177,7 +182,10 @@ void print_tables(const Outcome& outcome) {
   for (const std::string& table : tables) {
     if (!table.empty()) fmt::print("\n{}", table);
   }
-  if (outcome.gate) fmt::print("\n{}\n", explain(*outcome.gate));
+  if (!outcome.gate) return;
+  fmt::print("\n{}\n", explain(*outcome.gate));
+  const std::string how = how_to_decide(*outcome.gate, command_line());
+  if (!how.empty()) fmt::print("{}\n", how);
 }
 
 Outcome evaluate_all(const EvalFlags& flags) {
@@ -215,7 +223,7 @@ Outcome evaluate_all(const EvalFlags& flags) {
   if (gate) {
     evaluate::Evaluation base;
     base.items = outcome.baseline_items;
-    outcome.gate = judge(*gate, compare(base, outcome.evaluation));
+    outcome.gate = judge(*gate, compare(base, outcome.evaluation), material);
   }
   if (!flags.outputs.empty()) {
     write_outputs(flags.outputs, existing(flags), outcome.evaluation.items, material.items);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/engine_flags.h"
 #include "cli/interruption.h"
 #include "cli/output.h"
@@ -92,6 +93,7 @@ bench::LadderOptions options_of(const LadderFlags& flags) {
                                                   : fs::path(flags.calibration);
   options.calibration_tokens = flags.calibration_tokens;
   options.version = LEVIN_VERSION;
+  options.command = command_line();
   options.gate = gate_of(flags);
   options.timing = flags.timing;
   options.prompt_tokens = flags.prompt_tokens;

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/interruption.h"
 #include "cli/output.h"
 #include "cli/suggestion.h"
@@ -218,6 +219,7 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGBUS, report_lost_map);
   report_interruptions();
+  remember_command_line(argc, argv);
   CLI::App app{kDescription, "levin"};
   app.formatter(std::make_shared<BriefFormatter>());
   app.require_subcommand(1);

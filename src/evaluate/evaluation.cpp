@@ -52,12 +52,18 @@ Material prepare(const std::filesystem::path& model, const Settings& settings) {
   }
   if (!settings.tasks.empty()) {
     const std::vector<std::filesystem::path> files = task_files(settings.tasks);
-    material.items =
-        load_tasks(files, tokenizer, text::ChatTemplate::load(model), settings.task_limit);
+    material.items = load_tasks(files, tokenizer, text::ChatTemplate::load(model),
+                                settings.task_limit, &material.task_sizes);
     material.needed_length =
         std::max(material.needed_length, needed_length(material.items, settings.task));
   }
   return material;
+}
+
+GateResult judge(const Gate& gate, const Comparison& comparison, const Material& material) {
+  int64_t most = 0;
+  for (const auto& [task, size] : material.task_sizes) most = std::max(most, size);
+  return judge(gate, comparison, most);
 }
 
 int64_t sequence_length(const std::filesystem::path& model, const Material& material) {

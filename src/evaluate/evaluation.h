@@ -26,12 +26,16 @@ struct Settings {
 struct Material {
   std::vector<TokenStream> streams;
   std::vector<TaskItem> items;
+  TaskSizes task_sizes;       // of the files, with what a limit left out
   int64_t needed_length = 1;  // tokens a sequence must be able to hold
 };
 
 // Reads and tokenizes with the tokenizer of `model`. Throws Error for malformed data, for two texts
 // of one kind, and when the folder lacks a tokenizer or, with tasks, a chat template.
 Material prepare(const std::filesystem::path& model, const Settings& settings);
+
+// The judgement of evaluate/gate.h, which then knows how much more the files hold.
+GateResult judge(const Gate& gate, const Comparison& comparison, const Material& material);
 
 // The sequence length to load a model with for this material: what is needed, at most what the
 // configuration of `model` allows. Items that do not fit are refused by name when they are run.

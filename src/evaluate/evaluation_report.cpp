@@ -223,6 +223,9 @@ Json to_json(const GateResult& result) {
                   {"unit", line.unit}};
     if (line.verdict == Verdict::kUndecided) {
       entry["samples_to_decide"] = line.samples_to_decide ? Json(*line.samples_to_decide) : Json();
+      entry["flag"] = line.flag;
+      entry["flag_to_decide"] = line.flag_to_decide ? Json(*line.flag_to_decide) : Json();
+      entry["flag_held"] = line.flag_held > 0 ? Json(line.flag_held) : Json();
     }
     if (!line.failure.empty()) entry["failure"] = line.failure;
     if (!line.note.empty()) entry["note"] = line.note;

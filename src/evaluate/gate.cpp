@@ -90,6 +90,12 @@ void require(bool present, const char* key, const char* what, const char* flag) 
                .hint = fmt::format("give {}, or take the line out of the gate", flag)});
 }
 
+int64_t most_items(const Comparison& comparison) {
+  int64_t most = 0;
+  for (const TaskComparison& task : comparison.tasks) most = std::max(most, task.correct.total());
+  return most;
+}
+
 int64_t times(int64_t samples, double growth) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(samples) * growth));
 }
@@ -107,6 +113,7 @@ GateLine finish(GateLine line, const std::string& broken, Growth&& growth) {
   if (line.verdict != Verdict::kUndecided) return line;
   if (const std::optional<double> more = growth()) {
     line.samples_to_decide = times(line.samples, *more);
+    line.flag_to_decide = times(line.flag_now, *more);
   }
   return line;
 }
@@ -124,13 +131,12 @@ Bootstrap coarse(Bootstrap bootstrap) {
   return bootstrap;
 }
 
-GateLine recovery_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+GateLine recovery_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap,
+                       int64_t items_held) {
   std::vector<PairCounts> counts;
   std::string unusable;
-  int64_t most_items = 0;
   for (const TaskComparison& task : comparison.tasks) {
     counts.push_back(task.correct);
-    most_items = std::max(most_items, task.correct.total());
     if (task.correct.baseline_right() == 0) {
       unusable += fmt::format("{}{}", unusable.empty() ? "" : ", ", task.task);
     }
@@ -141,10 +147,14 @@ GateLine recovery_line(double limit, const Comparison& comparison, const Bootstr
                 .bound = {.limit = limit, .is_minimum = true},
                 .verdict = Verdict::kUndecided,
                 .unit = "items per task",
-                .samples = most_items,
+                .samples = most_items(comparison),
                 .samples_to_decide = {},
                 .failure = {},
-                .note = {}};
+                .note = {},
+                .flag = "--limit",
+                .flag_now = most_items(comparison),
+                .flag_to_decide = {},
+                .flag_held = items_held};
   if (std::isnan(line.estimate.value)) {
     return finish(std::move(line), "the baseline gets nothing right in any task",
                   [] { return std::optional<double>(); });
@@ -161,7 +171,8 @@ int64_t count_items(const Comparison& comparison) {
   return items;
 }
 
-GateLine verbosity_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+GateLine verbosity_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap,
+                        int64_t items_held) {
   std::vector<std::vector<Pair>> groups;
   for (const TaskComparison& task : comparison.tasks) groups.push_back(task.tokens);
   Estimate change = ratio_of_sums(groups, bootstrap);
@@ -175,11 +186,16 @@ GateLine verbosity_line(double limit, const Comparison& comparison, const Bootst
                 .samples = count_items(comparison),
                 .samples_to_decide = {},
                 .failure = {},
-                .note = {}};
+                .note = {},
+                .flag = "--limit",
+                .flag_now = most_items(comparison),
+                .flag_to_decide = {},
+                .flag_held = items_held};
   return finish_shrinking(std::move(line), {});
 }
 
-GateLine repetition_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap) {
+GateLine repetition_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap,
+                         int64_t items_held) {
   std::vector<PairCounts> counts;
   for (const TaskComparison& task : comparison.tasks) counts.push_back(task.loops);
   GateLine line{.key = "repetition_increase_max",
@@ -191,10 +207,20 @@ GateLine repetition_line(double limit, const Comparison& comparison, const Boots
                 .samples = count_items(comparison),
                 .samples_to_decide = {},
                 .failure = {},
-                .note = {}};
+                .note = {},
+                .flag = "--limit",
+                .flag_now = most_items(comparison),
+                .flag_to_decide = {},
+                .flag_held = items_held};
   const Bound bound = line.bound;
   return finish(std::move(line), {},
                 [&] { return growth_that_decides_proportion(counts, bound, coarse(bootstrap)); });
+}
+
+// A window that is shorter than those of other texts leaves nothing unscored.
+int64_t windows_held(const TextScore& text) {
+  const auto scored = static_cast<int64_t>(text.windows.size());
+  return text.window > 0 ? scored + text.unscored / text.window : scored;
 }
 
 GateLine perplexity_line(double limit, const TextScore& text, double confidence) {
@@ -207,7 +233,11 @@ GateLine perplexity_line(double limit, const TextScore& text, double confidence)
                 .samples = static_cast<int64_t>(text.windows.size()),
                 .samples_to_decide = {},
                 .failure = {},
-                .note = {}};
+                .note = {},
+                .flag = "--windows",
+                .flag_now = static_cast<int64_t>(text.windows.size()),
+                .flag_to_decide = {},
+                .flag_held = windows_held(text)};
   if (line.samples == 1) line.note = "one window bounds nothing";
   std::string broken;
   if (!std::isfinite(text.perplexity())) {
@@ -223,6 +253,13 @@ std::string shown(const GateLine& line, double value) {
   if (line.key == "perplexity_ratio_max") return fmt::format("{:.4f}", value);
   const bool is_change = line.key != "median_recovery_min";
   return is_change ? fmt::format("{:+.2f} %", value * 100) : fmt::format("{:.2f} %", value * 100);
+}
+
+// "--limit 340", and when the files have too few samples for that, how many they have.
+std::string flag_text(const GateLine& line) {
+  const std::string flag = fmt::format("{} {}", line.flag, *line.flag_to_decide);
+  if (line.flag_held == 0 || *line.flag_to_decide <= line.flag_held) return flag;
+  return fmt::format("{}, but the files hold {}", flag, line.flag_held);
 }
 
 }  // namespace
@@ -252,18 +289,21 @@ void require_data(const Gate& gate, bool tasks, bool texts) {
   if (gate.perplexity_ratio_max) require(texts, "perplexity_ratio_max", "texts", "--text");
 }
 
-GateResult judge(const Gate& gate, const Comparison& comparison) {
+GateResult judge(const Gate& gate, const Comparison& comparison, int64_t items_held) {
   const Bootstrap bootstrap{.confidence = gate.confidence};
   require_data(gate, !comparison.tasks.empty(), !comparison.texts.empty());
   GateResult result;
   if (gate.median_recovery_min) {
-    result.lines.push_back(recovery_line(*gate.median_recovery_min, comparison, bootstrap));
+    result.lines.push_back(
+        recovery_line(*gate.median_recovery_min, comparison, bootstrap, items_held));
   }
   if (gate.verbosity_increase_max) {
-    result.lines.push_back(verbosity_line(*gate.verbosity_increase_max, comparison, bootstrap));
+    result.lines.push_back(
+        verbosity_line(*gate.verbosity_increase_max, comparison, bootstrap, items_held));
   }
   if (gate.repetition_increase_max) {
-    result.lines.push_back(repetition_line(*gate.repetition_increase_max, comparison, bootstrap));
+    result.lines.push_back(
+        repetition_line(*gate.repetition_increase_max, comparison, bootstrap, items_held));
   }
   if (gate.perplexity_ratio_max) {
     for (const TextScore& text : comparison.texts) {
@@ -305,9 +345,11 @@ std::string explain(const GateLine& line) {
                   shown(line, line.estimate.low), shown(line, line.estimate.high), relation,
                   shown(line, line.bound.limit), line.subject);
   if (line.verdict == Verdict::kUndecided) {
-    text += line.samples_to_decide
-                ? fmt::format("; about {} {} would decide (now {})", *line.samples_to_decide,
-                              line.unit, line.samples)
+    text += line.samples == 1
+                ? fmt::format("; too few {} to tell how many would decide (now 1)", line.unit)
+            : line.samples_to_decide
+                ? fmt::format("; about {} {} would decide (now {}): {}", *line.samples_to_decide,
+                              line.unit, line.samples, flag_text(line))
                 : fmt::format("; no practical number of {} would decide (now {})", line.unit,
                               line.samples);
   }
@@ -316,14 +358,14 @@ std::string explain(const GateLine& line) {
 }
 
 std::string explain(const GateResult& result) {
+  const bool one = result.lines.size() == 1;
+  std::string text;
   for (const GateLine& line : result.lines) {
-    if (line.verdict == result.verdict && line.verdict != Verdict::kPass) {
-      return fmt::format("{}: {}", name_of(result.verdict), explain(line));
-    }
+    if (line.verdict != result.verdict || (line.verdict == Verdict::kPass && !one)) continue;
+    text +=
+        fmt::format("{}{}: {}", text.empty() ? "" : "\n", name_of(result.verdict), explain(line));
   }
-  if (result.lines.size() == 1) {
-    return fmt::format("{}: {}", name_of(result.verdict), explain(result.lines.front()));
-  }
+  if (!text.empty()) return text;
   return fmt::format("{}: all {} lines of the gate hold", name_of(result.verdict),
                      result.lines.size());
 }

@@ -40,6 +40,12 @@ struct GateLine {
   std::optional<int64_t> samples_to_decide;  // of an undecided line; nothing when no number would
   std::string failure;                       // why it fails without a number; else empty
   std::string note;                          // what a reader must know to trust the line
+  // The flag that sets the number of samples, what it amounts to now, the value that would decide
+  // and the largest that the files have samples for (0: not known).
+  std::string flag = {};
+  int64_t flag_now = 0;
+  std::optional<int64_t> flag_to_decide = {};
+  int64_t flag_held = 0;
 };
 
 struct GateResult {
@@ -51,13 +57,16 @@ struct GateResult {
 void require_data(const Gate& gate, bool tasks, bool texts);
 
 // Throws Error when the gate has a bound for tasks or text and the comparison holds none.
-GateResult judge(const Gate& gate, const Comparison& comparison);
+// `items_held`: the most items that a task has in the files; 0: not known.
+GateResult judge(const Gate& gate, const Comparison& comparison, int64_t items_held = 0);
 
 std::string_view name_of(Verdict verdict);  // "pass", "FAIL", "undecided"
 
-// The verdict in one sentence that names the line that decided it, with value, interval and bound:
-// "FAIL: median_recovery_min: 83.1 % [80.9 %, 86.0 %] is below 99.0 % (11 tasks)".
+// The verdict with a sentence for each line that has it, with value, interval and bound:
+// "FAIL: median_recovery_min: 83.1 % [80.9 %, 86.0 %] is below 99.0 % (11 tasks)". Sentences are
+// lines of text.
 std::string explain(const GateResult& result);
+// Of one line; an undecided one says how many samples would decide it, and which flag takes them.
 std::string explain(const GateLine& line);
 
 }  // namespace levin::evaluate

@@ -114,10 +114,11 @@ std::vector<fs::path> task_files(std::span<const fs::path> paths) {
 }
 
 std::vector<TaskItem> load_tasks(std::span<const fs::path> files, const text::Tokenizer& tokenizer,
-                                 const text::ChatTemplate& chat_template, int64_t limit) {
+                                 const text::ChatTemplate& chat_template, int64_t limit,
+                                 TaskSizes* sizes) {
   std::vector<TaskItem> items;
   std::set<std::string> ids;
-  std::map<std::string, int64_t> items_of_task;
+  TaskSizes seen;
   for (const fs::path& file : files) {
     for_each_json_line(file, [&](const Json& object, const std::string& where) {
       check_keys(object, where);
@@ -130,14 +131,14 @@ std::vector<TaskItem> load_tasks(std::span<const fs::path> files, const text::To
                     .expected_ids = {}};
       const Json variables = template_variables(object, item.thinking, where);
       if (!ids.insert(item.id).second) fail("two task items have the same id", where, {}, item.id);
-      if (limit > 0 && items_of_task[item.task] >= limit) return;
-      ++items_of_task[item.task];
+      if (++seen[item.task] > limit && limit > 0) return;
       item.prompt_ids =
           at(where, [&] { return tokenizer.encode(chat_template.render(variables)); });
       item.expected_ids = at(where, [&] { return tokenizer.encode(item.expected); });
       items.push_back(std::move(item));
     });
   }
+  if (sizes != nullptr) *sizes = std::move(seen);
   return items;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,10 +34,15 @@ struct TaskItem {
 // not exist or a folder holds none.
 std::vector<std::filesystem::path> task_files(std::span<const std::filesystem::path> paths);
 
-// The first `limit` items (0: all) of every task in the files, rendered and tokenized. Throws Error
-// with file and line for anything malformed, duplicate ids, and messages that the template refuses.
+// How many items each task has in the files.
+using TaskSizes = std::map<std::string, int64_t>;
+
+// The first `limit` items (0: all) of every task in the files, rendered and tokenized; `sizes` gets
+// what a limit left out, too. Throws Error with file and line for anything malformed, duplicate
+// ids, and messages that the template refuses.
 std::vector<TaskItem> load_tasks(std::span<const std::filesystem::path> files,
                                  const text::Tokenizer& tokenizer,
-                                 const text::ChatTemplate& chat_template, int64_t limit);
+                                 const text::ChatTemplate& chat_template, int64_t limit,
+                                 TaskSizes* sizes = nullptr);
 
 }  // namespace levin::evaluate

@@ -65,6 +65,7 @@ LadderReport report() {
   report.memory = {
       .gb_per_s = {20, 19, 21}, .threads = 2, .streams = 4, .bytes = 1 << 29, .huge_pages = true};
   report.workload_hash = "0123456789abcdef";
+  report.command = {"levin", "ladder", "models/tiny", "-o", "out", "--limit", "60"};
   report.gate = {.median_recovery_min = 0.99,
                  .verbosity_increase_max = 0.05,
                  .repetition_increase_max = 0.005,
@@ -230,6 +231,31 @@ TEST(LadderReport, SpeedUpsCanBeCheckedFromTheirRow) {
   EXPECT_THAT(row, HasSubstr("1.90 ["));
   EXPECT_THAT(to_text(made), HasSubstr("over rung 0: rung 0 ms / TPOT ms"));
   EXPECT_THAT(to_html(made), HasSubstr("Over rung 0: rung 0 ms / TPOT ms"));
+}
+
+TEST(LadderReport, TellsWhatWouldDecide) {
+  LadderReport made = report();
+  int64_t needed = 0;
+  int64_t undecided = 0;
+  for (const RungResult& result : made.rungs) {
+    if (!result.climbed() || result.gate.verdict != evaluate::Verdict::kUndecided) continue;
+    if (made.is_baseline(result)) continue;
+    ++undecided;
+    for (const evaluate::GateLine& line : result.gate.lines) {
+      if (line.verdict != evaluate::Verdict::kUndecided) continue;
+      EXPECT_THAT(to_text(made), HasSubstr(result.rung.title + ": undecided: " + explain(line)));
+      if (line.flag_to_decide) needed = std::max(needed, *line.flag_to_decide);
+    }
+  }
+  ASSERT_GT(undecided, 0);
+  const std::string count = "So few items do not decide " + std::to_string(undecided) + " rungs.";
+  const std::string command =
+      "To decide: levin ladder models/tiny -o out --limit " + std::to_string(needed);
+  for (const std::string& page : {to_text(made), to_html(made)}) {
+    EXPECT_THAT(page, HasSubstr(count));
+    EXPECT_THAT(page, HasSubstr(command));
+  }
+  EXPECT_THAT(to_json(made).at("to_decide").get<std::string>(), HasSubstr(command));
 }
 
 TEST(LadderReport, TellsWhenTheMachineWasBusy) {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "evaluate/evaluation.h"
+#include "evaluate/more_samples.h"
 
 namespace levin::evaluate {
 namespace {
@@ -125,6 +126,60 @@ TEST(GateVerdict, UndecidedSaysHowManyItemsWouldDecide) {
   EXPECT_GT(*result.lines[0].samples_to_decide, 20);
   EXPECT_THAT(explain(result), AllOf(StartsWith("undecided: median_recovery_min"),
                                      HasSubstr("items per task would decide (now 20)")));
+}
+
+// The gate of one line is decided by more items; the other stays as it is.
+TEST(GateVerdict, EveryUndecidedLineSaysWhatWouldDecideIt) {
+  const Gate gate{.median_recovery_min = 0.99, .repetition_increase_max = 0.005};
+  const GateResult result = judge(gate, comparison(20, 0), 5000);
+  ASSERT_EQ(result.lines.size(), 2u);
+  for (const GateLine& line : result.lines) {
+    ASSERT_EQ(line.verdict, Verdict::kUndecided);
+    ASSERT_TRUE(line.flag_to_decide);
+    EXPECT_THAT(explain(result), HasSubstr(line.key + ":")) << "both lines are explained";
+    EXPECT_THAT(explain(line), HasSubstr("would decide (now " + std::to_string(line.samples) +
+                                         "): --limit " + std::to_string(*line.flag_to_decide)));
+  }
+  // 220 items of 11 tasks: so many per task.
+  const GateLine& loops = result.lines[1];
+  EXPECT_EQ(loops.samples, 220);
+  EXPECT_NEAR(static_cast<double>(*loops.flag_to_decide) * 11,
+              static_cast<double>(*loops.samples_to_decide), 11);
+  const int64_t needed = std::max(*result.lines[0].flag_to_decide, *result.lines[1].flag_to_decide);
+  const std::vector<std::string> words = {"levin", "eval", "a b", "--limit=20", "--json"};
+  EXPECT_EQ(how_to_decide(result, words),
+            "To decide: levin eval 'a b' --json --limit " + std::to_string(needed));
+}
+
+TEST(GateVerdict, SaysWhenTheFilesHoldTooFew) {
+  const Gate gate{.median_recovery_min = 0.99};
+  const std::vector<std::string> words = {"levin", "eval", "m", "--limit", "20", "--windows", "3"};
+  const GateResult some = judge(gate, comparison(20, 0), 25);
+  EXPECT_THAT(explain(some), HasSubstr(", but the files hold 25"));
+  EXPECT_THAT(how_to_decide(some, words),
+              AllOf(StartsWith("To decide: levin eval m --windows 3 --limit 25\n"),
+                    HasSubstr("all that the files hold")));
+  EXPECT_EQ(how_to_decide(judge(gate, comparison(20, 0), 20), words),
+            "To decide: the files hold too few samples; add items or text.");
+  EXPECT_EQ(how_to_decide(judge(gate, comparison(1500, 0)), words), "");
+}
+
+TEST(GateVerdict, WindowsThatWouldDecide) {
+  Comparison both;
+  both.texts = {text("prose", {1.0, 1.08, 1.01, 1.03}), text("code", {1.0})};
+  for (TextScore& one : both.texts) {
+    one.window = 100;
+    one.unscored = 100 * 96;
+  }
+  const GateResult result = judge({.perplexity_ratio_max = 1.032}, both);
+  ASSERT_EQ(result.verdict, Verdict::kUndecided);
+  EXPECT_EQ(result.lines[0].flag_held, 100);
+  EXPECT_THAT(explain(result.lines[1]),
+              AllOf(HasSubstr("too few windows to tell"), Not(HasSubstr("no practical"))));
+  EXPECT_EQ(more_samples(result).windows, 100);  // all of prose
+  EXPECT_EQ(more_samples(result).limit, 0);
+  both.texts.erase(both.texts.begin());
+  EXPECT_EQ(more_samples(judge({.perplexity_ratio_max = 1.032}, both)).windows, 97);  // all of code
 }
 
 TEST(GateVerdict, RepetitionLoops) {
