@@ -72,17 +72,20 @@ model::Summary summarize(const InspectFlags& flags, const Inspection& inspection
                           quantize::planned_tensors(*inspection.plan, &checkpoint), options);
 }
 
+// What is read is the folder as it is: with a recipe, not yet what that would make of it.
 void check_values(const InspectFlags& flags, Inspection& inspection) {
+  const bool has_scales = !inspection.checkpoint->quantization().method.empty();
   if (flags.load_format == "dummy") {
     inspection.values = "none: random weights";
   } else if (!inspection.good()) {
     inspection.values = "not read before the problems above are solved";
   } else if (!flags.check_values && inspection.checkpoint->total_bytes() > model::kAutoCheckBytes) {
-    inspection.values = "not read; --check-values looks for NaN, infinity and impossible scales";
+    inspection.values = fmt::format("not read; --check-values looks for NaN, infinity{}",
+                                    has_scales ? " and impossible scales" : "");
   } else {
     try {
       model::bind_model(inspection.checkpoint, {.check = model::ValueCheck::kWeights});
-      inspection.values = "all finite, all scales in range";
+      inspection.values = has_scales ? "all finite, all scales in range" : "all finite";
     } catch (const Error& error) {
       inspection.problems.push_back(error.parts());
       inspection.values = "out of range, see above";
