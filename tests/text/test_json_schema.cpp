@@ -341,6 +341,9 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
   doubling["$defs"]["d60"] = {{"type", "null"}};
   EXPECT_TRUE(accepts(Grammar::json_schema(doubling), R"({"a":{"b":{}},"b":{}})"));
 
+  // The keyword "not" must not read like a word of the sentence: "found not".
+  EXPECT_THAT(refusal(R"({"not": {"type": "null"}})"), testing::HasSubstr("keyword \"not\""));
+
   Json huge_enum;
   for (int i = 0; i < 20001; ++i) huge_enum["enum"].push_back(i);
   EXPECT_THAT(refusal(huge_enum.dump()), testing::HasSubstr("more than 20000 values"));

@@ -121,7 +121,7 @@ void JsonSchemaCompiler::check_keywords(const Json& schema, const std::string& p
     } else if (std::ranges::find(kTyped, name, &Keyword::name) != kTyped.end()) {
       typed = name;
     } else if (!is_one_of(name, kIgnored) && !is_one_of(name, kDefinitions)) {
-      refuse(pointer, name.substr(0, 100));
+      refuse(pointer, fmt::format("keyword \"{}\"", name.substr(0, 100)));
     }
   }
   if (const auto type = schema.find("type"); type != schema.end()) {
