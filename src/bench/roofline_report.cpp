@@ -5,6 +5,7 @@
 
 #include "bench/bench.h"
 #include "bench/roofline.h"
+#include "core/plural.h"
 #include "evaluate/table.h"
 
 namespace levin::bench {
@@ -72,9 +73,9 @@ std::string text_of(const RooflineTable& table) {
                  fmt::format("{:.1f}", table.seconds.min * 1e6),
                  rate(table.cost.memory_bytes(), table.seconds.median),
                  percent(table.floor_seconds, table.seconds.median)});
-  return fmt::format("{}: {} tokens a step after {:.0f}, {} steps; read {}\n{}\n", table.name,
-                     table.rows, table.context, table.steps, to_text(table.bandwidth),
-                     lines.to_string());
+  return fmt::format("{}: {} a step after {:.0f}, {}; read {}\n{}\n", table.name,
+                     counted(int64_t{table.rows}, "token"), table.context,
+                     counted(table.steps, "step"), to_text(table.bandwidth), lines.to_string());
 }
 
 Json cost_json(const model::Operation& cost) {

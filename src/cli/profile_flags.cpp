@@ -47,8 +47,8 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
   if (drafts) {
     set("--speculative-config", config, [&] { flags.speculative_config = config; });
   } else {
-    spdlog::info("profile {}: its {} drafts are left, each round drafts as many as pay", file,
-                 setting.drafts);
+    spdlog::info("profile {}: its {} left, each round drafts as many as pay", file,
+                 setting.drafts == 1 ? "1 draft is" : fmt::format("{} drafts are", setting.drafts));
   }
   return profile;
 }

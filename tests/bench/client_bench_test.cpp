@@ -187,6 +187,7 @@ TEST(ClientBench, SlowServersRunIntoTheTimeLimit) {
   const ClientReport report = run_client_bench(options);
   EXPECT_EQ(report.failed(), 4);
   EXPECT_THAT(report.points[1].summary.failures.begin()->first, HasSubstr("within 0.3 s"));
+  EXPECT_THAT(describe_work(report), HasSubstr("; 1 round;"));
 }
 
 TEST(ClientBench, SomeFailuresAreCountedAndTheOthersMeasured) {

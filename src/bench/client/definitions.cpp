@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/plural.h"
+
 namespace levin::bench::client {
 namespace {
 
@@ -16,13 +18,14 @@ constexpr double kUncountedTokens = 16;  // of each request at a time
 
 void add_failures(const ClientReport& report, std::vector<std::string>& notes) {
   if (!report.warm_up_failures.empty()) {
-    notes.push_back(fmt::format("failed, warm-up: {} requests, the first one: {}",
-                                report.warm_up_failures.size(), report.warm_up_failures.front()));
+    notes.push_back(fmt::format("failed, warm-up: {}, the first one: {}",
+                                counted(report.warm_up_failures.size(), "request"),
+                                report.warm_up_failures.front()));
   }
   for (const Point& point : report.points) {
     for (const auto& [what, times] : point.summary.failures) {
-      notes.push_back(fmt::format("failed, {}: {} of {} requests: {}", point.name, times,
-                                  point.summary.requests, what));
+      notes.push_back(fmt::format("failed, {}: {} of {}: {}", point.name, times,
+                                  counted(point.summary.requests, "request"), what));
     }
   }
 }
@@ -42,9 +45,9 @@ void add_tokens(const ClientReport& report, std::vector<std::string>& notes) {
   }
   if (without > 0) {
     notes.push_back(
-        fmt::format("no usage: the server did not say how many tokens {} answers had, so there is "
-                    "no TPOT and no throughput in tokens; chunks are not tokens",
-                    without));
+        fmt::format("no usage: the server did not say how many tokens {} had, so there is no "
+                    "TPOT and no throughput in tokens; chunks are not tokens",
+                    counted(without, "answer")));
   }
   if (requests > 0) {
     notes.push_back(fmt::format("prompts had {:.0f} tokens on average, {} to {}",
@@ -108,12 +111,12 @@ std::string describe_work(const ClientReport& report) {
   const std::string lengths =
       dataset.name == "trace"
           ? std::string("lengths of the trace")
-          : fmt::format("about {} tokens in, {}{} out", dataset.input_tokens,
+          : fmt::format("about {} in, {}{} out", counted(dataset.input_tokens, "token"),
                         options.ignore_eos ? "" : "at most ", dataset.output_tokens);
   return fmt::format(
-      "{} at {}{}\n{} prompts, {}, temperature {:g}; {} rounds; {}; work {}", options.model,
+      "{} at {}{}\n{} prompts, {}, temperature {:g}; {}; {}; work {}", options.model,
       options.target.url, options.endpoint, dataset.name, lengths, options.temperature,
-      options.rounds,
+      counted(int64_t{options.rounds}, "round"),
       options.allow_cached ? "prompts may be cached" : "no prompt begins like another",
       report.work);
 }
@@ -143,7 +146,8 @@ std::vector<std::string> notes_of(const ClientReport& report) {
 std::string complaint(const ClientReport& report) {
   std::string text;
   if (report.failed() > 0) {
-    text += fmt::format("{} requests failed; figures are those of the others", report.failed());
+    text += fmt::format("{} failed; figures are those of the others",
+                        counted(report.failed(), "request"));
   }
   if (report.cached_too_much()) {
     text += fmt::format(
