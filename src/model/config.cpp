@@ -31,10 +31,6 @@ bool has(const std::vector<BlockKind>& layers, BlockKind kind) {
   return std::find(layers.begin(), layers.end(), kind) != layers.end();
 }
 
-std::string found_pair(const std::string& first, const std::string& second) {
-  return fmt::format("{} and {}", first, second);
-}
-
 // The object that holds the language model's keys.
 const json& language_model_config(const json& root, std::string& where) {
   const Fields fields(root, where);
@@ -186,13 +182,7 @@ void parse_mamba(const Fields& fields, Config& config) {
   config.conv_kernel = fields.require_int({"mamba_d_conv", "conv_kernel"}, 1, 64);
   config.chunk_size = fields.get_int({"mamba_chunk_size", "chunk_size"}, 1, kMaxWidth, 128);
   config.use_conv_bias = fields.get_bool({"mamba_conv_bias", "use_conv_bias"}, true);
-  const json* use_bias = fields.find({"use_bias"});
   config.mamba_proj_bias = fields.get_bool({"use_bias", "mamba_proj_bias"}, false);
-  if (use_bias != nullptr &&
-      fields.get_bool({"mamba_proj_bias"}, config.mamba_proj_bias) != config.mamba_proj_bias) {
-    fields.fail("two keys disagree about the bias of the Mamba projections", "use_bias",
-                "the same as mamba_proj_bias", shown(*use_bias));
-  }
   parse_time_step_limit(fields, config);
   if (config.mamba_num_heads % config.n_groups != 0) {
     fields.fail("groups do not divide Mamba heads", "n_groups",
@@ -268,13 +258,7 @@ void parse_mlp(const Fields& fields, Config& config) {
 }
 
 void parse_dtype(const Fields& fields, Config& config) {
-  const std::string modern = fields.get_string({"dtype"}, "");
-  const std::string legacy = fields.get_string({"torch_dtype"}, "");
-  if (!modern.empty() && !legacy.empty() && modern != legacy) {
-    fields.fail("dtype and torch_dtype disagree", "dtype", "the same",
-                found_pair(shown(json(modern)), shown(json(legacy))));
-  }
-  config.torch_dtype = !modern.empty() ? modern : !legacy.empty() ? legacy : "bfloat16";
+  config.torch_dtype = fields.get_string({"dtype", "torch_dtype"}, "bfloat16");
   const std::string& dtype = config.torch_dtype;
   if (dtype != "bfloat16" && dtype != "float16" && dtype != "float32") {
     fields.fail("unknown dtype", "dtype", "bfloat16, float16 or float32", shown(json(dtype)));
@@ -356,7 +340,7 @@ Config parse_config(const json& root, const std::string& file) {
   }
   const json& object = language_model_config(root, where);
   Config config;
-  const Fields fields(object, where, &config.notes);
+  const Fields fields(object, where);
   check_model_type(fields);
   check_unsupported(fields);
   config.vocab_size = fields.require_int({"vocab_size"}, 1, kMaxVocabulary);

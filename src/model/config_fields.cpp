@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -58,12 +57,11 @@ const nlohmann::json* Fields::find(std::initializer_list<const char*> keys) cons
     if (first == nullptr) {
       first = &*place;
       first_key = key;
-    } else if (notes_ != nullptr && *place != *first) {
-      std::string note = fmt::format("{}: {} is {}, {} is {}; the first counts", where_, first_key,
-                                     shown(*first), key, shown(*place));
-      if (std::find(notes_->begin(), notes_->end(), note) == notes_->end()) {
-        notes_->push_back(std::move(note));
-      }
+    } else if (*place != *first) {
+      fail("two spellings of one configuration value contradict each other",
+           fmt::format("{} and {}", first_key, key), "the same value, or one of them",
+           fmt::format("{}: {}, {}: {}", first_key, shown(*first), key, shown(*place)),
+           "take out the one that is wrong");
     }
   }
   return first;

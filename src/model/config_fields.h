@@ -14,15 +14,15 @@ namespace levin::model {
 
 class Fields {
  public:
-  // `object` must outlive this. `where` names its file in errors. `notes` gets a sentence for every
-  // key whose spellings are both present and differ.
-  Fields(const nlohmann::json& object, std::string where, std::vector<std::string>* notes = nullptr)
-      : object_(object), where_(std::move(where)), notes_(notes) {}
+  // `object` must outlive this. `where` names its file in errors.
+  Fields(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
 
-  // The value of the first of `keys` that is present and not null; nullptr when none is.
+  // The value of the spellings `keys` that are present and not null; nullptr when none is. Throws
+  // Error when two of them contradict each other: programs differ in which one they take.
   const nlohmann::json* find(std::initializer_list<const char*> keys) const;
 
-  // Integers in [low, high]; `keys` from the one that wins to the one that loses.
+  // Integers in [low, high]; `keys` are spellings of one thing.
   int64_t require_int(std::initializer_list<const char*> keys, int64_t low, int64_t high) const;
   int64_t get_int(std::initializer_list<const char*> keys, int64_t low, int64_t high,
                   int64_t otherwise) const;
@@ -37,7 +37,6 @@ class Fields {
  private:
   const nlohmann::json& object_;
   std::string where_;
-  std::vector<std::string>* notes_;
 };
 
 // A JSON number, or infinity and NaN as {"__float__": "Infinity"}; nothing for anything else.

@@ -69,29 +69,35 @@ TEST(Config, PublicModels) {
   EXPECT_EQ(super.num_experts_per_tok, 22);
 }
 
-// One row per alias: {modern key, older key, value of the older, member}. The older spelling alone
-// works, and overwrites the modern one when both are present, as in transformers.
+// One row per alias: {modern key, older key, value of the older, member}. Each spelling works
+// alone; both must say the same.
 struct Alias {
   const char* modern;
   const char* legacy;
   json value;
+  json other;
   std::function<bool(const Config&)> took_legacy;
 };
 
 class Aliases : public ::testing::TestWithParam<Alias> {};
 
-TEST_P(Aliases, LegacyAloneAndLegacyWins) {
+TEST_P(Aliases, EitherAloneAndNeverTwoValues) {
   const Alias& alias = GetParam();
   EXPECT_TRUE(alias.took_legacy(with([&](json& c) {
     c.erase(alias.modern);
     c[alias.legacy] = alias.value;
   }))) << alias.legacy;
-  EXPECT_TRUE(alias.took_legacy(with([&](json& c) { c[alias.legacy] = alias.value; })))
-      << alias.legacy << " must win over " << alias.modern;
-  if (small_config().contains(alias.modern)) {
-    EXPECT_THAT(with([&](json& c) { c[alias.legacy] = alias.value; }).notes,
-                ElementsAre(AllOf(HasSubstr(alias.legacy), HasSubstr(alias.modern))));
-  }
+  EXPECT_TRUE(alias.took_legacy(with([&](json& c) {
+    c[alias.modern] = alias.value;
+    c[alias.legacy] = alias.value;
+  })));
+  EXPECT_THAT(
+      refusal([&](json& c) {
+        c[alias.modern] = alias.other;
+        c[alias.legacy] = alias.value;
+      }),
+      AllOf(HasSubstr("contradict each other"), HasSubstr(alias.legacy), HasSubstr(alias.modern),
+            HasSubstr(alias.value.dump()), HasSubstr(alias.other.dump())));
   // null is the same as absent.
   EXPECT_FALSE(alias.took_legacy(with([&](json& c) { c[alias.legacy] = nullptr; })));
 }
@@ -99,16 +105,23 @@ TEST_P(Aliases, LegacyAloneAndLegacyWins) {
 INSTANTIATE_TEST_SUITE_P(
     Config, Aliases,
     ::testing::Values(
-        Alias{"n_groups", "mamba_n_groups", 4, [](const Config& c) { return c.n_groups == 4; }},
-        Alias{"conv_kernel", "mamba_d_conv", 3, [](const Config& c) { return c.conv_kernel == 3; }},
-        Alias{"time_step_limit", "mamba_dt_limit", json::array({0.5, 2.0}),
+        Alias{"n_groups", "mamba_n_groups", 4, 2, [](const Config& c) { return c.n_groups == 4; }},
+        Alias{"conv_kernel", "mamba_d_conv", 3, 4,
+              [](const Config& c) { return c.conv_kernel == 3; }},
+        Alias{"time_step_limit", "mamba_dt_limit", json::array({0.5, 2.0}), json::array({0.5, 3.0}),
               [](const Config& c) {
                 return c.time_step_limit_min == 0.5 && c.time_step_limit_max == 2.0;
               }},
-        Alias{"use_conv_bias", "mamba_conv_bias", false,
+        Alias{"use_conv_bias", "mamba_conv_bias", false, true,
               [](const Config& c) { return !c.use_conv_bias; }},
-        Alias{"chunk_size", "mamba_chunk_size", 32,
-              [](const Config& c) { return c.chunk_size == 32; }}),
+        Alias{"chunk_size", "mamba_chunk_size", 32, 64,
+              [](const Config& c) { return c.chunk_size == 32; }},
+        Alias{"layer_norm_epsilon", "norm_eps", 1e-6, 1e-5,
+              [](const Config& c) { return c.norm_eps == 1e-6; }},
+        Alias{"head_dim", "attention_head_dim", 32, 64,
+              [](const Config& c) { return c.head_dim == 32; }},
+        Alias{"dtype", "torch_dtype", "float32", "bfloat16",
+              [](const Config& c) { return c.torch_dtype == "float32"; }}),
     [](const auto& row) { return std::string(row.param.legacy); });
 
 TEST(Config, ExpandAndTimeStepInitializationAreDead) {
@@ -158,7 +171,7 @@ TEST(Config, OtherSpellings) {
                 c["dtype"] = "float16";
                 c["torch_dtype"] = "bfloat16";
               }),
-              HasSubstr("disagree"));
+              HasSubstr("contradict each other"));
 }
 
 TEST(Config, ScheduleSpellings) {
