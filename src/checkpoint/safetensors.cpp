@@ -26,6 +26,8 @@ using nlohmann::json;
 
 // Far more than any shard has; a hostile header of 100 MB could hold millions.
 constexpr std::size_t kMaxTensors = std::size_t{1} << 18;
+// NumPy's and PyTorch's own limit.
+constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kMaxMetadata = std::size_t{1} << 12;
 
 constexpr std::string_view kTruncatedHint =
@@ -104,6 +106,10 @@ bool HeaderHandler::number_unsigned(number_unsigned_t value) {
   if (place_ == Place::kShape) {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       refuse(std::to_string(value));
+    }
+    if (tensor_.shape.size() == kMaxDimensions) {
+      fail("tensor shape has too many dimensions", tensor_where(),
+           fmt::format("at most {}", kMaxDimensions), fmt::format("more than {}", kMaxDimensions));
     }
     tensor_.shape.push_back(static_cast<int64_t>(value));
   } else if (place_ == Place::kOffsets) {

@@ -102,6 +102,20 @@ TEST(Safetensors, RefusesWhatIsNotTheFormatsJson) {
   EXPECT_THAT(refusal("{\"a\xff\":{}}", ""), HasSubstr("not valid JSON"));
 }
 
+// It would be a tensor like any other, and fill screens wherever its shape is shown.
+TEST(Safetensors, RefusesAHundredThousandDimensions) {
+  const auto header = [](int dimensions) {
+    std::string shape = "1";
+    for (int i = 1; i < dimensions; ++i) shape += ",1";
+    return R"({"a":{"dtype":"U8","shape":[)" + shape + R"(],"data_offsets":[0,1]}})";
+  };
+  EXPECT_THAT(refusal(header(100'000), "x"),
+              testing::AllOf(HasSubstr("too many dimensions"), HasSubstr("tensor \"a\""),
+                             HasSubstr("at most 64")));
+  EXPECT_LT(refusal(header(100'000), "x").size(), 500u);
+  EXPECT_THAT(refusal(header(65), "x"), HasSubstr("too many dimensions"));
+}
+
 TEST(Safetensors, RefusesDuplicateNames) {
   const std::string tensor = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_THAT(refusal(R"({"a":)" + tensor + R"(,"a":)" + tensor + "}", ""),
