@@ -8,6 +8,7 @@
 
 #include "bench/result_store.h"
 #include "core/error.h"
+#include "core/plural.h"
 #include "core/thread_team.h"
 
 namespace levin::bench {
@@ -58,6 +59,16 @@ std::string text(const nlohmann::json& json, const std::filesystem::path& file, 
   return found->get<std::string>();
 }
 
+// A setting that this levin does not know must not pass for one that it heeds.
+void refuse_unknown(const nlohmann::json& json, const std::filesystem::path& file,
+                    const std::string& place, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    fail(file, "unknown key in a profile", fmt::format("{}", fmt::join(known, ", ")),
+         place + key.substr(0, 100));
+  }
+}
+
 template <typename T>
 T one_of(const nlohmann::json& json, const std::filesystem::path& file, const char* key,
          std::initializer_list<T> values) {
@@ -91,7 +102,7 @@ std::string model_fingerprint(const checkpoint::Checkpoint& checkpoint) {
 
 std::string device_of(engine::Engine& engine) {
   if (!engine.runtime->read_gb_per_s(1, 1).empty()) return engine.runtime->description();
-  return fmt::format("{}, {} cores", processor_name(), available_cores());
+  return fmt::format("{}, {}", processor_name(), counted(int64_t{available_cores()}, "core"));
 }
 
 void write_profile(const TuneProfile& profile, const nlohmann::ordered_json& measured,
@@ -115,6 +126,10 @@ TuneProfile read_profile(const std::filesystem::path& file) {
   }
   integer(json, file, kVersionKey, kVersion, kVersion);
   const nlohmann::json& settings = json.at("settings");
+  refuse_unknown(json, file, "",
+                 {kVersionKey, "levin", "model", "folder", "device", "settings", "measured"});
+  refuse_unknown(settings, file, "settings.",
+                 {"threads", "kv_cache_dtype", "mamba_ssm_cache_dtype", "num_speculative_tokens"});
   using Kv = runtime::KvCacheDType;
   using Ssm = runtime::SsmCacheDType;
   return {

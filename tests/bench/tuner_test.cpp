@@ -225,6 +225,26 @@ TEST(Profile, RefusesWhatIsNone) {
   }
 }
 
+TEST(Profile, RefusesUnknownKeysByName) {
+  const test::TempFolder folder;
+  const auto file = folder / "p.json";
+  const std::string good =
+      R"({"levin_profile": 1, "levin": "1", "model": "m", "folder": "f", "device": "d", "settings":
+          {"threads": 2, "kv_cache_dtype": "fp8", "mamba_ssm_cache_dtype": "float32",
+           "num_speculative_tokens": 1}})";
+  const std::pair<const char*, const char*> added[] = {{R"("model": "m")", "modl"},
+                                                       {R"("threads": 2)", "settings.modl"}};
+  for (const auto& [behind, name] : added) {
+    std::string bad = good;
+    bad.insert(bad.find(behind), R"("modl": 1, )");
+    test::write_file(file, bad);
+    EXPECT_THAT(std::string(test::error_of([&] { read_profile(file); }).what()),
+                testing::AllOf(testing::HasSubstr("unknown key in a profile"),
+                               testing::HasSubstr(std::string("found:    ") + name + "\n"),
+                               testing::HasSubstr("p.json")));
+  }
+}
+
 TEST(Profile, TellsModelsApartByWhatTheyHold) {
   namespace fs = std::filesystem;
   const fs::path tiny = fs::path(LEVIN_SOURCE_DIR) / "models/tiny";
