@@ -304,6 +304,9 @@ Result quantize(const Options& options) {
   const bool existed = fs::exists(options.output, ignored);
   check_output(options);
   Source source = open_source(options.model, options.recipe, model::LoadFormat::kAuto);
+  for (const std::string& note : model::notes_of(source.plan.config, *source.checkpoint)) {
+    spdlog::warn("{}", note);
+  }
   check_settings(options, source.plan, *source.checkpoint);
   require_calibration(options, source.plan);
   check_companions(options.model);

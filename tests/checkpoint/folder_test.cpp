@@ -172,7 +172,9 @@ TEST(Folder, WrongTotalSizeIsAWarning) {
   change_index(folder, [](nlohmann::json& index) { index["metadata"]["total_size"] = 1; });
   const auto checkpoint = Checkpoint::open(folder.path());
   ASSERT_EQ(checkpoint->warnings().size(), 1U);
-  EXPECT_THAT(checkpoint->warnings()[0], HasSubstr("total_size 1"));
+  EXPECT_THAT(checkpoint->warnings()[0], HasSubstr("total_size 1,"));
+  EXPECT_THAT(checkpoint->warnings()[0],
+              HasSubstr(std::to_string(checkpoint->total_bytes()) + " bytes"));
 }
 
 TEST(Folder, AFifoIsNotAShardAndDoesNotHang) {
