@@ -97,7 +97,8 @@ void add_tune(CLI::App& app, Action& action) {
   command->remove_option(command->get_option("--speculative-config"));
   command->remove_option(command->get_option("--runtime"));
   command->remove_option(command->get_option("--load-format"));
-  command->add_option("-o,--out", flags->out, "File for the profile (default: print only)");
+  command->add_option("-o,--output,--out", flags->out,
+                      "File for the profile (default: print only)");
   command->add_flag("--overwrite", flags->overwrite, "Replace that file");
   command->add_option("--text", flags->texts,
                       "Text that the types of the caches are judged on (default: the prompts)");
