@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/progress.h"
+#include "core/space.h"
 #include "engine/self_test.h"
 #include "quantize/recipe.h"
 
@@ -68,6 +69,7 @@ class Climber {
 
   // All input has been checked by now; only this writes.
   LadderReport climb(const std::function<void(const LadderReport&)>& on_rung) {
+    require_room();
     const FileLock lock = claim_folder(options_.out);
     store_.emplace(options_.out / "results");
     report_.memory = measure_memory_bandwidth(*baseline_);
@@ -79,6 +81,14 @@ class Climber {
   }
 
  private:
+  // For the checkpoints, and for results and reports beside them.
+  void require_room() const {
+    std::vector<LadderCheckpoint> checkpoints;
+    for (const auto& [id, checkpoint] : checkpoints_) checkpoints.push_back(checkpoint);
+    const uint64_t results = kResultBytes * (1 + rungs_.size());
+    require_space(options_.out, bytes_to_write(checkpoints) + results);
+  }
+
   static const LadderOptions& checked(const LadderOptions& options) {
     require_own_folder(options.out);
     // Names and recipes, whatever this model and device can climb: before anything is loaded.

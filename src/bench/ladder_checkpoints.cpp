@@ -2,11 +2,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "quantize/convert.h"
 #include "quantize/quantize.h"
 
 namespace levin::bench {
@@ -25,20 +28,42 @@ std::string calibration_content(const CheckpointRequest& request) {
   return read_text(request.calibration);
 }
 
+// Bytes of the files in a folder and below it; none when it is not there.
+uint64_t held(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
 }  // namespace
+
+uint64_t bytes_to_write(std::span<const LadderCheckpoint> checkpoints) {
+  std::map<fs::path, uint64_t> folders;
+  for (const LadderCheckpoint& checkpoint : checkpoints) {
+    if (checkpoint.bytes > 0) folders[checkpoint.folder()] = checkpoint.bytes;
+  }
+  uint64_t bytes = 0;
+  for (const auto& [folder, planned] : folders) bytes += planned - std::min(planned, held(folder));
+  return bytes;
+}
 
 LadderCheckpoint describe_checkpoint(CheckpointRequest request) {
   Key key;
   key.add(request.version).add(folder_fingerprint(request.model));
-  if (request.recipe.empty()) return {std::move(request), "bf16", key.hex(), false};
+  if (request.recipe.empty()) return {std::move(request), "bf16", key.hex(), false, 0};
 
-  const quantize::Plan plan =
-      quantize::open_source(request.model, request.recipe, model::LoadFormat::kAuto).plan;
+  const quantize::Source source =
+      quantize::open_source(request.model, request.recipe, model::LoadFormat::kAuto);
+  const quantize::Plan& plan = source.plan;
   key.add(quantize::canonical_text(plan.recipe));
   const bool calibrated = plan.needs_calibration();
   if (calibrated) key.add(calibration_content(request)).add(request.calibration_tokens);
   std::string name = fs::path(request.recipe).stem().string();
-  return {std::move(request), std::move(name), key.hex(), calibrated};
+  const uint64_t bytes = quantize::output_bytes(*source.checkpoint, plan);
+  return {std::move(request), std::move(name), key.hex(), calibrated, bytes};
 }
 
 void ensure_checkpoint(const LadderCheckpoint& checkpoint, ResultStore& store) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "bench/result_store.h"
@@ -24,6 +25,7 @@ struct LadderCheckpoint {
   std::string name;  // of the recipe without folder and extension; "bf16" for the model itself
   std::string key;   // of everything that the files depend on
   bool calibrated = false;
+  uint64_t bytes = 0;  // of the files that have to be made
   const std::filesystem::path& folder() const {
     return request.recipe.empty() ? request.model : request.out;
   }
@@ -32,6 +34,10 @@ struct LadderCheckpoint {
 // Checks that the recipe fits the model and that calibration text is there when needed, before any
 // work is done. Throws Error.
 LadderCheckpoint describe_checkpoint(CheckpointRequest request);
+
+// What the disk still has to take: the checkpoints that are not there, each counted once, without
+// the parts of them that are.
+uint64_t bytes_to_write(std::span<const LadderCheckpoint> checkpoints);
 
 // Quantizes unless the folder holds what this request made before; goes on with an unfinished one.
 // The store remembers under "checkpoint-<name>" what was begun.

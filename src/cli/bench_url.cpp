@@ -12,6 +12,7 @@
 #include "cli/validators.h"
 #include "core/console.h"
 #include "core/files.h"
+#include "core/space.h"
 
 namespace levin::cli {
 namespace {
@@ -172,6 +173,7 @@ ExitCode run_bench_url(const BenchUrlFlags& flags, uint64_t seed, bool json) {
                    .hint = "choose another name"});
     }
     for (const char* name : kFileNames) check_output_file(folder / name, Existing::kRefuse);
+    require_space(folder, kResultBytes);
   }
   const bench::client::ClientReport report =
       bench::client::run_client_bench(options_of(flags, seed));

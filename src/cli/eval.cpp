@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
+#include "core/space.h"
 #include "evaluate/evaluation.h"
 #include "evaluate/more_samples.h"
 
@@ -93,6 +94,7 @@ void check(const EvalFlags& flags) {
   }
   if (!flags.outputs.empty()) {
     check_output_file(flags.outputs, existing(flags));
+    require_space(flags.outputs, kResultBytes);
     std::vector<std::filesystem::path> inputs = {flags.engine.model, flags.baseline, flags.gate};
     inputs.insert(inputs.end(), flags.text.begin(), flags.text.end());
     inputs.insert(inputs.end(), flags.tasks.begin(), flags.tasks.end());

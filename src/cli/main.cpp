@@ -17,6 +17,7 @@
 #include <memory>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 #include "cli/command.h"
 #include "cli/command_line.h"
@@ -198,8 +199,11 @@ int guard(const std::function<int()>& function) {
     return report("out of memory: the model or the input is too large for this machine",
                   ExitCode::kMachine);
   } catch (const std::filesystem::filesystem_error& e) {  // of a path that the user gave
+    const bool disk = e.code() == std::errc::no_space_on_device ||
+                      e.code() == std::errc::io_error ||
+                      e.code() == std::errc::read_only_file_system;
     return report(fmt::format("{}\n  where:    {}", e.code().message(), e.path1().string()),
-                  ExitCode::kBadInput);
+                  disk ? ExitCode::kMachine : ExitCode::kBadInput);
   } catch (const std::exception& e) {
     try {
       check_output();  // fmt throws when a pipe is closed or a disk full

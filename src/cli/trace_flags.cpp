@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/files.h"
+#include "core/space.h"
 #include "engine/timeline.h"
 
 namespace levin::cli {
@@ -29,6 +30,7 @@ void add_trace_flags(CLI::App& command, TraceFlags& flags) {
 void check_trace(const TraceFlags& flags, std::span<const std::filesystem::path> inputs) {
   if (flags.file.empty()) return;
   check_output_file(flags.file, existing(flags));
+  require_space(flags.file, kResultBytes);
   check_not_an_input(flags.file, inputs);
 }
 

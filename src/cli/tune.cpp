@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
+#include "core/space.h"
 #include "evaluate/text_set.h"
 #include "serve/memory.h"
 
@@ -47,6 +48,7 @@ void check(const TuneFlags& flags) {
   for (const std::string& text : flags.texts) (void)evaluate::load_text(text);
   if (flags.out.empty()) return;
   check_output_file(flags.out, existing(flags));
+  require_space(flags.out, kResultBytes);
   std::vector<std::filesystem::path> inputs = {flags.engine.model};
   inputs.insert(inputs.end(), flags.texts.begin(), flags.texts.end());
   check_not_an_input(flags.out, inputs);

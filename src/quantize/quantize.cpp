@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/plural.h"
+#include "core/space.h"
 #include "core/thread_team.h"
 #include "model/audit.h"
 #include "quantize/calibration_text.h"
@@ -148,18 +149,6 @@ void require_calibration(const Options& options, const Plan& plan) {
             "what the model will be used for");
 }
 
-void check_space(const fs::path& output, uint64_t needed) {
-  std::error_code error;
-  const fs::space_info space = fs::space(output, error);
-  if (error || space.available >= needed) return;
-  throw Error({.what = "not enough space on the disk",
-               .where = output.string(),
-               .expected = fmt::format("{:.1f} MB", static_cast<double>(needed) / 1e6),
-               .found = fmt::format("{:.1f} MB free", static_cast<double>(space.available) / 1e6),
-               .hint = "free some space and run the same command again",
-               .exit_code = ExitCode::kMachine});
-}
-
 Calibration calibrate(const Options& options, const Source& source) {
   const auto needed = static_cast<int64_t>(static_cast<double>(source.checkpoint->total_bytes()) *
                                            kRuntimeOverhead);
@@ -247,7 +236,7 @@ Result run(const Options& options, Source source, ProgressFile& progress,
   for (const auto& [name, shard] : progress.shards()) finished += shard.bytes;
   const uint64_t all = output_bytes(*source.checkpoint, source.plan);
   if (progress.stage() == ProgressFile::Stage::kConvert) {
-    check_space(options.output, all - std::min(all, finished));
+    require_space(options.output, all - std::min(all, finished));
   }
 
   result.calibration = calibrated(options, source, progress);

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "bench/ladder_checkpoints.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/progress.h"
@@ -95,6 +96,27 @@ TEST_F(LadderTest, ClimbsAndResumes) {
   // Results of one checkpoint must not stand beside the size of another.
   write_text(out_ / "checkpoints/int4-g64/notes.txt", "edited");
   EXPECT_THROW(climb(options("int4-g64,7")), Error);
+}
+
+TEST_F(LadderTest, KnowsWhatTheDiskHasToTake) {
+  const auto described = [&](const std::string& recipe) {
+    return describe_checkpoint({.model = LEVIN_SOURCE_DIR "/models/tiny",
+                                .recipe = recipe,
+                                .out = out_ / recipe,
+                                .calibration = {},
+                                .calibration_tokens = 0,
+                                .version = "test",
+                                .threads = 0});
+  };
+  const std::vector<LadderCheckpoint> all = {described(""), described("int4-g64"),
+                                             described("w4a16"), described("w4a16")};
+  EXPECT_EQ(all[0].bytes, 0u);
+  EXPECT_GT(all[1].bytes, uint64_t{10'000'000});
+  EXPECT_LT(all[1].bytes, uint64_t{20'000'000});
+  EXPECT_EQ(bytes_to_write(all), all[1].bytes + all[2].bytes);
+  create_folder(out_ / "w4a16");
+  write_text(out_ / "w4a16" / "part", "half");
+  EXPECT_EQ(bytes_to_write(all), all[1].bytes + all[2].bytes - 4);
 }
 
 TEST_F(LadderTest, OtherSettingsAreEvaluatedAgain) {
