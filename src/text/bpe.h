@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "text/interrupt.h"
 
 namespace levin::text {
 
@@ -52,23 +55,29 @@ class Bpe {
       int32_t previous;
       int32_t next;
     };
-    // A pair that could be joined, as it was when it was pushed.
-    struct Candidate {
-      int32_t rank;
-      int32_t position;  // of the left symbol
-      int32_t left;
-      int32_t right;
-      int32_t result;
+    // The left symbols of pairs of one rank, as they were when they were pushed.
+    struct Pairs {
+      std::vector<int32_t> positions = {};
+      std::size_t done = 0;  // of them
+      bool ascending = true;
     };
     std::vector<Symbol> symbols_;
-    std::vector<Candidate> heap_;  // lowest rank first, then leftmost
+    std::unordered_map<int32_t, Pairs> pairs_;  // by rank
+    std::vector<int32_t> ranks_;                // of pairs_, a heap with the lowest on top
+    std::vector<int32_t> tokens_;               // of a short word
+    std::vector<int32_t> token_ranks_;          // of each with its right neighbour
   };
 
-  // Appends the tokens of `word`, at most 2^31 - 1 bytes. O(n log n).
-  void encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& out) const;
+  // Appends the tokens of `word`, at most 2^31 - 1 bytes. Near-linear where merges come after those
+  // that make their parts, as in every trained vocabulary. `interrupt` may be null; otherwise it is
+  // called now and then, and what it throws ends the work.
+  void encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& out,
+              const Interrupt& interrupt = {}) const;
 
  private:
-  void push_candidate(Workspace& workspace, int32_t position) const;
+  void encode_short(std::string_view word, Workspace& workspace, std::vector<int32_t>& out) const;
+  void push_pair(Workspace& workspace, int32_t position) const;
+  void join_all(Workspace& workspace, int32_t rank) const;
 
   std::array<int32_t, 256> byte_tokens_;
   MergeTable merges_;

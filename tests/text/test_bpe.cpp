@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <string>
@@ -23,19 +24,25 @@ std::array<int32_t, 256> identity_bytes() {
   return ids;
 }
 
-// Random merges over an alphabet of three letters, so that they overlap in every way.
-Merges random_merges(std::mt19937_64& random) {
+// Random merges over an alphabet of three letters, so that they overlap in every way; `shuffled`:
+// some of them come before those that make their parts.
+Merges random_merges(std::mt19937_64& random, bool shuffled) {
+  struct Join {
+    int32_t left, right, result;
+  };
+  std::vector<Join> joins;
+  std::vector<int32_t> tokens = {'a', 'b', 'c'};
+  for (int32_t result = 256; result < 296; ++result) {
+    joins.push_back({tokens[random() % tokens.size()], tokens[random() % tokens.size()], result});
+    tokens.push_back(result);
+  }
+  if (shuffled) std::shuffle(joins.begin(), joins.end(), random);
   Merges merges{{}, Bpe(identity_bytes(), MergeTable(0))};
   MergeTable table(64);
-  std::vector<int32_t> tokens = {'a', 'b', 'c'};
-  for (int rank = 0; rank < 40; ++rank) {
-    const int32_t left = tokens[random() % tokens.size()];
-    const int32_t right = tokens[random() % tokens.size()];
-    const auto result = static_cast<int32_t>(256 + rank);
-    if (!table.add(left, right, result)) continue;
-    const int used = static_cast<int>(merges.table.size());
-    merges.table[{left, right}] = {used, result};
-    tokens.push_back(result);
+  for (const Join& join : joins) {
+    if (!table.add(join.left, join.right, join.result)) continue;
+    const int rank = static_cast<int>(merges.table.size());
+    merges.table[{join.left, join.right}] = {rank, join.result};
   }
   merges.bpe = Bpe(identity_bytes(), std::move(table));
   return merges;
@@ -62,19 +69,33 @@ Ids encode_naively(const Merges& merges, const std::string& word) {
   }
 }
 
+// Short words and long ones, which take different ways.
 TEST(Bpe, EqualsItsDefinition) {
   std::mt19937_64 random(5);
   Bpe::Workspace workspace;
   for (int round = 0; round < 200; ++round) {
-    const Merges merges = random_merges(random);
+    const Merges merges = random_merges(random, round % 2 == 1);
     for (int i = 0; i < 20; ++i) {
       std::string word;
-      for (std::size_t n = random() % 40; n > 0; --n) word += "abc"[random() % 3];
+      for (std::size_t n = random() % (i < 10 ? 40 : 200); n > 0; --n) word += "abc"[random() % 3];
       Ids ids;
       merges.bpe.encode(word, workspace, ids);
       ASSERT_EQ(ids, encode_naively(merges, word)) << word;
     }
   }
+}
+
+TEST(Bpe, IsEndedByItsInterrupt) {
+  std::mt19937_64 random(6);
+  const Merges merges = random_merges(random, false);
+  Bpe::Workspace workspace;
+  Ids ids;
+  const std::string word(1000, 'a');
+  EXPECT_THROW(merges.bpe.encode(word + "abc", workspace, ids, [] { throw 1; }), int);
+  // What was left behind does not show.
+  ids.clear();
+  merges.bpe.encode(word, workspace, ids);
+  EXPECT_EQ(ids, encode_naively(merges, word));
 }
 
 TEST(Bpe, AppendsToWhatIsThere) {
