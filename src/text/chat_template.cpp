@@ -144,7 +144,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source, const std::string& whe
   return ChatTemplate(std::move(impl));
 }
 
-std::string ChatTemplate::render(const ordered_json& variables) const {
+std::string ChatTemplate::render(const ordered_json& variables, const Interrupt& interrupt) const {
   if (!variables.is_object()) {
     throw Error({.what = "the variables of a chat template are not a JSON object",
                  .where = impl_->where,
@@ -153,7 +153,7 @@ std::string ChatTemplate::render(const ordered_json& variables) const {
                  .hint = {}});
   }
   return with_errors_at(impl_->where, [&] {
-    jinja::Budget budget;
+    jinja::Budget budget(interrupt);
     const jinja::Value defaults = jinja::from_json(impl_->defaults, budget);
     const jinja::Value given = jinja::from_json(variables, budget);
     auto entries = defaults.dict()->entries;  // of two values for one name the later one counts

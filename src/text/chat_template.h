@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "text/interrupt.h"
+
 namespace levin::text {
 
 class ChatTemplate {
@@ -35,7 +37,8 @@ class ChatTemplate {
   // transformers, absent tools and documents are none and an absent add_generation_prompt is false.
   // Object keys are rendered in the order given. Errors raised by the template (raise_exception) or
   // by it meeting values it cannot handle are Errors with the template's line.
-  std::string render(const nlohmann::ordered_json& variables) const;
+  std::string render(const nlohmann::ordered_json& variables,
+                     const Interrupt& interrupt = {}) const;
 
  private:
   struct Impl;

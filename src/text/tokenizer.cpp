@@ -158,8 +158,12 @@ struct Tables {
 // One call of encode: text -> added tokens and the text between them -> words -> tokens.
 class Encoder {
  public:
-  Encoder(const Tables& tables, std::size_t text_size, bool parse_special)
-      : tables_(tables), pre_tokenizer_(tables.stages, text_size), parse_special_(parse_special) {
+  Encoder(const Tables& tables, std::size_t text_size, bool parse_special,
+          const Interrupt& interrupt)
+      : tables_(tables),
+        pre_tokenizer_(tables.stages, text_size),
+        parse_special_(parse_special),
+        interrupt_(interrupt) {
     out_.reserve(text_size / 4 + 1);
   }
 
@@ -213,6 +217,8 @@ class Encoder {
   }
 
   void encode_word(std::string_view word) {
+    constexpr uint32_t kWordsPerCall = 1024;
+    if (interrupt_ && ++words_ % kWordsPerCall == 0) interrupt_();
     if (tables_.ignore_merges) {
       const auto whole = tables_.words.find(word);
       // Text that must stay text never becomes an added token this way.
@@ -222,12 +228,14 @@ class Encoder {
         return;
       }
     }
-    tables_.bpe.encode(word, workspace_, out_);
+    tables_.bpe.encode(word, workspace_, out_, interrupt_);
   }
 
   const Tables& tables_;
   PreTokenizer pre_tokenizer_;
   bool parse_special_;
+  const Interrupt& interrupt_;
+  uint32_t words_ = 0;
   Bpe::Workspace workspace_;
   std::vector<int32_t> out_;
 };
@@ -252,7 +260,8 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json, const std::string& w
   return Tokenizer(std::make_unique<Impl>(parse_tokenizer_json(tokenizer_json, where), where));
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special,
+                                       const Interrupt& interrupt) const {
   if (text.size() > kMaxTextBytes) {
     throw Error({.what = "text is too long to tokenize at once",
                  .where = {},
@@ -267,7 +276,20 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
                  .found = fmt::format("{:#04x}", static_cast<uint8_t>(text[*offset])),
                  .hint = {}});
   }
-  return Encoder(*impl_, text.size(), parse_special).run(text);
+  return Encoder(*impl_, text.size(), parse_special, interrupt).run(text);
+}
+
+std::optional<std::size_t> Tokenizer::longest_token_bytes() const {
+  const auto drops = [](const SplitStage& stage) { return stage.drop_matches || stage.drop_gaps; };
+  const auto strips = [](const AddedToken& token) { return token.lstrip || token.rstrip; };
+  // Composing characters (NFC) makes text shorter.
+  if (impl_->nfc || std::any_of(impl_->stages.begin(), impl_->stages.end(), drops) ||
+      std::any_of(impl_->added.begin(), impl_->added.end(), strips)) {
+    return std::nullopt;
+  }
+  std::size_t longest = 1;
+  for (const Token& token : impl_->tokens) longest = std::max(longest, token.bytes.size());
+  return longest;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/interrupt.h"
+
 namespace levin::text {
 
 class Tokenizer {
@@ -27,7 +29,11 @@ class Tokenizer {
   // Text to ids. Added tokens in the text ("<|im_end|>") become their single id when
   // `parse_special`; otherwise they are plain text. Nothing is prepended or appended. Bytes that
   // are not UTF-8 are an Error naming the offset.
-  std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
+  std::vector<int32_t> encode(std::string_view text, bool parse_special = true,
+                              const Interrupt& interrupt = {}) const;
+  // The most bytes of text that one token stands for; nothing when that has no bound, because the
+  // tokenizer drops or shortens text.
+  std::optional<std::size_t> longest_token_bytes() const;
 
   // Ids to bytes (which may be invalid UTF-8 when a sequence was cut inside a character). Ids out
   // of range are an Error. With `skip_special`, added tokens flagged special are left out.

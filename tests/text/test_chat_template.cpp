@@ -105,6 +105,17 @@ TEST(ChatTemplate, KeepsTheOrderOfKeys) {
             R"({'z': 1, 'a': {'y': 2, 'b': 3}}|{"z": 1, "a": {"y": 2, "b": 3}})");
 }
 
+TEST(ChatTemplate, IsEndedByItsInterrupt) {
+  const auto endless =
+      ChatTemplate::parse("{% for i in range(90000) %}{{ i + 1 }}{% endfor %}", "t");
+  int calls = 0;
+  const auto third = [&] {
+    if (++calls == 3) throw calls;
+  };
+  EXPECT_THROW(static_cast<void>(endless.render(ordered_json::object(), third)), int);
+  EXPECT_EQ(calls, 3);
+}
+
 TEST(ChatTemplate, TellsKindsOfNumbersApart) {
   const auto variables = ordered_json::parse(
       R"({"x": [1, 1.0, -0.0, 1e2, 1e20, true, null, 9223372036854775807, -9223372036854775808]})");

@@ -181,6 +181,32 @@ TEST(Tokenizer, StaysFastOnLongRuns) {
   EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 30);
 }
 
+TEST(Tokenizer, IsEndedByItsInterrupt) {
+  std::string words;
+  for (int i = 0; i < 5000; ++i) words += "one ";
+  const auto stop = [] { throw 1; };
+  for (const std::string& text : {words, std::string(1000, ' ')}) {
+    EXPECT_THROW(static_cast<void>(tiny_tokenizer().encode(text, true, stop)), int);
+  }
+  int calls = 0;
+  EXPECT_EQ(tiny_tokenizer().encode(words, true, [&] { ++calls; }), tiny_tokenizer().encode(words));
+  EXPECT_GT(calls, 1);
+}
+
+TEST(Tokenizer, SaysHowMuchTextATokenCanBe) {
+  EXPECT_EQ(tiny_tokenizer().longest_token_bytes(), 32);
+  // What is shortened or left out stands for text of any length.
+  nlohmann::json composing = tiny_json();
+  composing["normalizer"] = {{"type", "NFC"}};
+  nlohmann::json stripping = tiny_json();
+  stripping["added_tokens"][0]["rstrip"] = true;
+  nlohmann::json dropping = tiny_json();
+  dropping["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
+  for (const nlohmann::json& document : {composing, stripping, dropping}) {
+    EXPECT_EQ(Tokenizer::parse(document.dump(), "t").longest_token_bytes(), std::nullopt);
+  }
+}
+
 TEST(Tokenizer, ServesThreadsAtOnce) {
   const std::string text = read_text(test_data() / "goldens/tokenizer_goldens.json");
   const Ids expected = tiny_tokenizer().encode(text);

@@ -27,7 +27,8 @@ TEST(Unicode, DoesWhatPythonDoes) {
     EXPECT_EQ(jinja::capitalize(text), golden["capitalize"].get<std::string>()) << text;
     EXPECT_EQ(to_nfc(text), golden["nfc"].get<std::string>()) << text;
     EXPECT_EQ(jinja::strip(text, std::nullopt), golden["strip"].get<std::string>()) << text;
-    jinja::Budget budget;
+    const Interrupt none;
+    jinja::Budget budget(none);
     const jinja::Value list = jinja::make_list({text}, budget);
     EXPECT_EQ(jinja::to_text(list, budget), golden["repr"].get<std::string>()) << text;
   }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "text/interrupt.h"
 #include "text/jinja/failure.h"
 
 namespace levin::text::jinja {
@@ -14,10 +15,15 @@ inline constexpr int kMaxValueDepth = 200;
 
 class Budget {
  public:
+  // `interrupt` may end the rendering; it must outlive the budget.
+  explicit Budget(const Interrupt& interrupt) : interrupt_(interrupt) {}
+
   // Counts work: evaluated nodes, compared elements.
   void step(std::size_t count = 1) {
     if (count > steps_left_) throw Failure("the template does too much work");
+    const std::size_t calls_left = steps_left_ / kStepsPerCall;
     steps_left_ -= count;
+    if (interrupt_ && steps_left_ / kStepsPerCall != calls_left) interrupt_();
   }
 
   // Counts memory before it is allocated; freeing gives nothing back.
@@ -47,7 +53,9 @@ class Budget {
  private:
   static constexpr std::size_t kMaxValueBytes = std::size_t{64} << 20;
   static constexpr int kMaxDepth = 1000;
+  static constexpr std::size_t kStepsPerCall = 16384;
 
+  const Interrupt& interrupt_;
   std::size_t steps_left_ = 10'000'000;
   std::size_t bytes_left_ = std::size_t{512} << 20;
   int depth_ = 0;
