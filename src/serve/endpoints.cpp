@@ -41,10 +41,11 @@ Json model_card(const std::string& name, int64_t created, int64_t max_model_len)
 }
 
 // The prompt of a request with "messages" (rendered) or "prompt".
-std::string prompt_text(const Preparer& preparer, std::string_view body) {
+std::string prompt_text(const Preparer& preparer, std::string_view body,
+                        const text::Interrupt& interrupt) {
   const Json object = api::parse_body(body);
   if (object.contains("messages")) {
-    return preparer.render(*api::parse_chat(body, preparer.facts()).variables);
+    return preparer.render(*api::parse_chat(body, preparer.facts()).variables, interrupt);
   }
   const auto prompt = api::FieldReader(object).string("prompt");
   if (!prompt) throw ApiError(400, "prompt or messages is missing", "prompt");
@@ -103,13 +104,14 @@ void Service::get_models(const Exchange& exchange) {
   for (const std::string& name : options_.served_model_names) {
     list["data"].push_back(model_card(name, created_, length));
   }
-  send(exchange, list);
+  send(exchange, api::dump(list));
 }
 
 void Service::get_model(const Exchange& exchange) {
   const std::string name = exchange->request().path.substr(std::string_view("/v1/models/").size());
   check_model(name);
-  send(exchange, model_card(name, created_, backend_ ? backend_->preparer.max_model_len() : 0));
+  send(exchange,
+       api::dump(model_card(name, created_, backend_ ? backend_->preparer.max_model_len() : 0)));
 }
 
 void Service::post_chat(const Exchange& exchange) {
@@ -129,11 +131,11 @@ void Service::post_messages(const Exchange& exchange) {
 }
 
 void Service::post_tokenize(const Exchange& exchange) {
-  answer(exchange, [this, exchange]() -> Json {
+  answer(exchange, [this, exchange](const text::Interrupt& interrupt) -> Json {
     const std::string& body = exchange->request().body;
     const Json object = api::parse_body(body);
     const std::vector<int32_t> tokens =
-        backend_->preparer.tokenize(prompt_text(backend_->preparer, body));
+        backend_->preparer.tokenize(prompt_text(backend_->preparer, body, interrupt), interrupt);
     Json strings = nullptr;
     if (api::FieldReader(object).boolean("return_token_strs").value_or(false)) {
       strings = Json::array();
@@ -149,7 +151,7 @@ void Service::post_tokenize(const Exchange& exchange) {
 }
 
 void Service::post_detokenize(const Exchange& exchange) {
-  answer(exchange, [this, exchange]() -> Json {
+  answer(exchange, [this, exchange](const text::Interrupt&) -> Json {
     const Json object = api::parse_body(exchange->request().body);
     const api::FieldReader fields(object);
     if (fields.find("tokens") == nullptr) throw ApiError(400, "tokens is missing", "tokens");
@@ -160,27 +162,27 @@ void Service::post_detokenize(const Exchange& exchange) {
 }
 
 void Service::post_apply_template(const Exchange& exchange) {
-  answer(exchange, [this, exchange]() -> Json {
+  answer(exchange, [this, exchange](const text::Interrupt& interrupt) -> Json {
     const auto request = api::parse_chat(exchange->request().body, backend_->preparer.facts());
-    return {{"prompt", backend_->preparer.render(*request.variables)}};
+    return {{"prompt", backend_->preparer.render(*request.variables, interrupt)}};
   });
 }
 
 void Service::post_input_tokens(const Exchange& exchange) {
-  answer(exchange, [this, exchange]() -> Json {
+  answer(exchange, [this, exchange](const text::Interrupt& interrupt) -> Json {
     const auto request = api::parse_chat(exchange->request().body, backend_->preparer.facts());
     check_model(request.model);
-    const std::string prompt = backend_->preparer.render(*request.variables);
-    return {{"input_tokens", backend_->preparer.tokenize(prompt).size()}};
+    const std::string prompt = backend_->preparer.render(*request.variables, interrupt);
+    return {{"input_tokens", backend_->preparer.tokenize(prompt, interrupt).size()}};
   });
 }
 
 void Service::post_count_tokens(const Exchange& exchange) {
-  answer(exchange, [this, exchange]() -> Json {
+  answer(exchange, [this, exchange](const text::Interrupt& interrupt) -> Json {
     const auto request = api::parse_messages(exchange->request().body, backend_->preparer.facts());
     check_model(request.model);
-    const std::string prompt = backend_->preparer.render(*request.variables);
-    return {{"input_tokens", backend_->preparer.tokenize(prompt).size()}};
+    const std::string prompt = backend_->preparer.render(*request.variables, interrupt);
+    return {{"input_tokens", backend_->preparer.tokenize(prompt, interrupt).size()}};
   });
 }
 

@@ -35,6 +35,8 @@ class Metrics {
 
   void add(const GenerationReport& report);
   void add_piece(double seconds, int64_t tokens);
+  // A client that left before its request became a generation.
+  void add_abort() { ++finished_["abort"]; }
 
   struct Facts {
     std::string prefix;  // "levin:"

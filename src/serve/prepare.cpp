@@ -38,7 +38,10 @@ bool forces_calls(const GenerationRequest& request) {
 
 Preparer::Preparer(const engine::Engine& engine, const ServeOptions& options,
                    const engine::SpeculativeConfig& speculation)
-    : engine_(engine), options_(options), speculation_(speculation) {}
+    : engine_(engine),
+      options_(options),
+      speculation_(speculation),
+      longest_token_bytes_(engine.tokenizer->longest_token_bytes()) {}
 
 api::ModelFacts Preparer::facts() const {
   return {.default_sampling = engine_.default_sampling,
@@ -46,28 +49,47 @@ api::ModelFacts Preparer::facts() const {
           .max_choices = options_.max_choices};
 }
 
-std::string Preparer::render(const nlohmann::ordered_json& variables) const {
+std::string Preparer::render(const nlohmann::ordered_json& variables,
+                             const text::Interrupt& interrupt) const {
   if (!engine_.chat_template) {
     throw ApiError(400, "the model has no chat template: use /v1/completions", "messages");
   }
   nlohmann::ordered_json context = variables;
   context["add_generation_prompt"] = true;
-  return engine_.chat_template->render(context);
+  return engine_.chat_template->render(context, interrupt);
 }
 
-std::vector<int32_t> Preparer::tokenize(const std::string& text) const {
-  return engine_.tokenizer->encode(text);
+std::vector<int32_t> Preparer::tokenize(const std::string& text,
+                                        const text::Interrupt& interrupt) const {
+  return engine_.tokenizer->encode(text, true, interrupt);
 }
 
-std::vector<Preparer::Prompt> Preparer::prompts_of(const GenerationRequest& request) const {
+void Preparer::check_bytes(const GenerationRequest& request, const std::string& text) const {
+  // What will be cut may be of any length.
+  if (!longest_token_bytes_ || request.truncate_prompt_tokens) return;
+  const std::size_t most = *longest_token_bytes_ * static_cast<std::size_t>(max_model_len());
+  if (text.size() <= most) return;
+  const char* what = request.dialect == Dialect::kCompletion ? "prompt" : "messages";
+  throw ApiError(400,
+                 fmt::format("This model's maximum context length is {} tokens, which hold at most "
+                             "{} bytes. However, you requested {} bytes in the {}. Please reduce "
+                             "the length.",
+                             max_model_len(), most, text.size(), what),
+                 what);
+}
+
+std::vector<Preparer::Prompt> Preparer::prompts_of(const GenerationRequest& request,
+                                                   const text::Interrupt& interrupt) const {
   std::vector<Prompt> prompts;
   if (request.variables) {
-    prompts.push_back({.text = render(*request.variables), .tokens = {}});
-    prompts.back().tokens = tokenize(prompts.back().text);
+    prompts.push_back({.text = render(*request.variables, interrupt), .tokens = {}});
+    check_bytes(request, prompts.back().text);
+    prompts.back().tokens = tokenize(prompts.back().text, interrupt);
   }
   for (const auto& given : request.prompts) {
     if (const auto* text = std::get_if<std::string>(&given)) {
-      prompts.push_back({.text = *text, .tokens = tokenize(*text)});
+      check_bytes(request, *text);
+      prompts.push_back({.text = *text, .tokens = tokenize(*text, interrupt)});
     } else {
       const auto& tokens = std::get<std::vector<int32_t>>(given);
       // Rows of the vocabulary behind the tokenizer's have no text.
@@ -172,13 +194,14 @@ std::vector<int64_t> Preparer::turn_ends(const std::vector<int32_t>& tokens) con
   return ends;
 }
 
-Prepared Preparer::prepare(GenerationRequest request) const {
+Prepared Preparer::prepare(GenerationRequest request, const text::Interrupt& interrupt) const {
   Prepared prepared;
-  std::vector<Prompt> prompts = prompts_of(request);
-  if (prompts.size() * static_cast<std::size_t>(request.n) >
+  if (request.prompts.size() * static_cast<std::size_t>(request.n) >
       static_cast<std::size_t>(std::max(options_.max_choices, 256))) {
     throw ApiError(400, "too many prompts times n", "n");
   }
+  std::vector<Prompt> prompts = prompts_of(request, interrupt);
+  request.variables = nullptr;  // as large as the body
   prepared.format = format_of(request, prompts.front().text);
   const auto grammar = grammar_of(request, prepared.format);
   if (grammar && engine_.stop_token_ids.empty()) {

@@ -36,10 +36,11 @@ class Preparer {
   api::ModelFacts facts() const;
   // Throws ApiError, or Error for what the engine, the template or the grammar refuse. From any
   // thread.
-  Prepared prepare(api::GenerationRequest request) const;
+  Prepared prepare(api::GenerationRequest request, const text::Interrupt& interrupt) const;
   // The prompt of a conversation.
-  std::string render(const nlohmann::ordered_json& variables) const;
-  std::vector<int32_t> tokenize(const std::string& text) const;
+  std::string render(const nlohmann::ordered_json& variables,
+                     const text::Interrupt& interrupt) const;
+  std::vector<int32_t> tokenize(const std::string& text, const text::Interrupt& interrupt) const;
   int64_t max_model_len() const { return engine_.runtime->options().max_model_len; }
 
  private:
@@ -47,7 +48,10 @@ class Preparer {
     std::string text;  // of a conversation, or when it is to be echoed
     std::vector<int32_t> tokens;
   };
-  std::vector<Prompt> prompts_of(const api::GenerationRequest& request) const;
+  std::vector<Prompt> prompts_of(const api::GenerationRequest& request,
+                                 const text::Interrupt& interrupt) const;
+  // Throws ApiError for text that is too long whatever its tokens are, which takes no time.
+  void check_bytes(const api::GenerationRequest& request, const std::string& text) const;
   void set_length(const api::GenerationRequest& request, std::size_t prompt_tokens,
                   engine::SamplingParams& params) const;
   api::ChoiceFormat format_of(const api::GenerationRequest& request,
@@ -61,6 +65,7 @@ class Preparer {
   const engine::Engine& engine_;
   const ServeOptions& options_;
   engine::SpeculativeConfig speculation_;
+  std::optional<std::size_t> longest_token_bytes_;
   mutable std::once_flag vocabulary_made_;
   mutable std::shared_ptr<const text::grammar::TokenVocabulary> vocabulary_;
 };

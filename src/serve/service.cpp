@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,8 @@ using api::ApiError;
 using Json = nlohmann::ordered_json;
 
 constexpr int kWorkers = 2;
+constexpr std::size_t kHeavyBody = std::size_t{64} << 10;
+constexpr int kClientGone = 499;  // nginx's number
 constexpr std::size_t kMostWaitingJobs = 4096;
 constexpr std::size_t kMostUnknownFields = 1000;  // remembered
 constexpr std::string_view kUnknownFieldsHeader = "X-Levin-Unknown-Fields";
@@ -113,6 +116,7 @@ Service::Service(const ServeOptions& options, std::function<void(std::function<v
       post_(std::move(post)),
       counts_(std::move(counts)),
       workers_(std::make_unique<Workers>(kWorkers, kMostWaitingJobs)),
+      heavy_workers_(std::make_unique<Workers>(1, kMostWaitingJobs)),
       created_(unix_time()) {}
 
 void Service::attach(engine::Engine& engine, engine::Scheduler& scheduler,
@@ -132,6 +136,7 @@ void Service::attach(engine::Engine& engine, engine::Scheduler& scheduler,
 
 void Service::join() {
   workers_.reset();
+  heavy_workers_.reset();
   generations_.clear();
 }
 
@@ -192,8 +197,8 @@ void Service::check_model(const std::string& name) const {
                  "model");
 }
 
-void Service::send(const Exchange& exchange, const Json& body) {
-  exchange->respond({.body = api::dump(body)});
+void Service::send(const Exchange& exchange, std::string body) {
+  exchange->respond({.body = std::move(body)});
   if (options_.log_requests) log_access(exchange->request(), 200);
 }
 
@@ -205,44 +210,54 @@ void Service::fail(const Exchange& exchange, const ApiError& error) {
   if (error.status() == 429) response.headers.push_back({"Retry-After", "1"});
   if (error.status() == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   exchange->respond(std::move(response));
+  if (error.status() == kClientGone) metrics_.add_abort();
   if (options_.log_requests) log_access(exchange->request(), error.status());
 }
 
-void Service::run_job(const Exchange& exchange, std::function<void()> job) {
-  if (workers_->post(std::move(job))) return;
-  throw ApiError(429, "too many requests are waiting; try again later");
-  static_cast<void>(exchange);
-}
-
-// `make` runs on a worker.
-void Service::answer(const Exchange& exchange, std::function<Json()> make) {
-  run_job(exchange, [this, exchange, make = std::move(make)]() mutable {
+void Service::run_job(const Exchange& exchange, Job job) {
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
+  const text::Interrupt interrupt = [gone, deadline] {
+    if (*gone) throw ApiError(kClientGone, "the client has gone");
+    if (deadline && std::chrono::steady_clock::now() >= *deadline) {
+      throw ApiError(504, "the request took longer than it may");
+    }
+  };
+  auto run = [this, held = exchange, interrupt, job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
-      then = [this, exchange, body = make()] { send(exchange, body); };
+      interrupt();
+      then = job(interrupt);
     } catch (const std::exception& error) {
-      then = [this, exchange, failure = api::to_api_error(error)] { fail(exchange, failure); };
+      then = [this, held, failure = api::to_api_error(error)] { fail(held, failure); };
     }
-    post_([then = std::move(then), held = std::move(exchange)] { then(); });
+    // Exchanges end where connections live.
+    post_([then = std::move(then), job = std::move(job), held = std::move(held)] { then(); });
+  };
+  const bool heavy = exchange->request().body.size() > kHeavyBody;
+  if (!(heavy ? heavy_workers_ : workers_)->post(std::move(run))) {
+    throw ApiError(429, "too many requests are waiting; try again later");
+  }
+  exchange->on_disconnect([gone] { *gone = true; });
+}
+
+void Service::answer(const Exchange& exchange, Make make) {
+  run_job(exchange, [this, exchange, make = std::move(make)](const text::Interrupt& interrupt) {
+    return [this, exchange, body = api::dump(make(interrupt))] { send(exchange, body); };
   });
 }
 
 void Service::generate(const Exchange& exchange, Parse parse, std::string_view id_prefix) {
-  run_job(exchange, [this, exchange, parse, id_prefix] {
-    std::function<void()> then;
-    try {
-      api::GenerationRequest request = parse(exchange->request().body, backend_->preparer.facts());
-      check_model(request.model);
-      const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
-      auto prepared = std::make_shared<Prepared>(backend_->preparer.prepare(std::move(request)));
-      for (auto& submission : prepared->submissions) submission.deadline = deadline;
-      then = [this, exchange, prepared, id_prefix] {
-        start_generation(exchange, std::move(*prepared), id_prefix);
-      };
-    } catch (const std::exception& error) {
-      then = [this, exchange, failure = api::to_api_error(error)] { fail(exchange, failure); };
-    }
-    post_(std::move(then));
+  run_job(exchange, [this, exchange, parse, id_prefix](const text::Interrupt& interrupt) {
+    api::GenerationRequest request = parse(exchange->request().body, backend_->preparer.facts());
+    check_model(request.model);
+    const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
+    auto prepared =
+        std::make_shared<Prepared>(backend_->preparer.prepare(std::move(request), interrupt));
+    for (auto& submission : prepared->submissions) submission.deadline = deadline;
+    return [this, exchange, prepared, id_prefix] {
+      start_generation(exchange, std::move(*prepared), id_prefix);
+    };
   });
 }
 

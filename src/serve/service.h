@@ -89,10 +89,14 @@ class Service {
   using Parse = api::GenerationRequest (*)(std::string_view, const api::ModelFacts&);
   void generate(const Exchange& exchange, Parse parse, std::string_view id_prefix);
   void start_generation(const Exchange& exchange, Prepared&& prepared, std::string_view id_prefix);
+  // Runs `job` on a worker, unless the client has gone or its time is up: the job's interrupt
+  // throws then. What it returns runs on the I/O thread.
+  using Job = std::function<std::function<void()>(const text::Interrupt&)>;
+  void run_job(const Exchange& exchange, Job job);
   // Runs `make` on a worker and answers with its result.
-  void answer(const Exchange& exchange, std::function<nlohmann::ordered_json()> make);
-  void run_job(const Exchange& exchange, std::function<void()> job);
-  void send(const Exchange& exchange, const nlohmann::ordered_json& body);
+  using Make = std::function<nlohmann::ordered_json(const text::Interrupt&)>;
+  void answer(const Exchange& exchange, Make make);
+  void send(const Exchange& exchange, std::string body);
   void fail(const Exchange& exchange, const api::ApiError& error);
   void done(const GenerationReport& report);
   void report_unknown(const std::vector<std::string>& fields, std::vector<http::Header>& headers);
@@ -104,6 +108,7 @@ class Service {
   Phase phase_ = Phase::kLoading;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Workers> workers_;
+  std::unique_ptr<Workers> heavy_workers_;  // for large bodies, so that small ones need not wait
   Metrics metrics_;
   std::unordered_set<std::shared_ptr<Generation>> generations_;  // that are not done
   std::unordered_set<std::string> unknown_fields_;               // reported in the log

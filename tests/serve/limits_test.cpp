@@ -1,4 +1,6 @@
 // What an operator sets: how long requests may take, and which pages may ask.
+#include <gmock/gmock.h>
+
 #include "live_server.h"
 
 namespace levin::serve::testing {
@@ -56,6 +58,60 @@ TEST(Deadline, CountsFromTheArrival) {
                       "X-Request-Timeout: 0.01\r\n");
   EXPECT_EQ(second.read().status, 504);
   EXPECT_EQ(first.read().status, 200);
+}
+
+// 512 tokens of at most 32 bytes: how many there are does not matter.
+TEST(LongPrompts, AreRefusedByTheirBytes) {
+  const auto engine = load_tiny(1);
+  const LiveServer server(*engine);
+  const auto message_of = [&](std::string_view path, const Json& body, std::string_view param) {
+    const Answer answer = server.post(path, body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    const Json error = answer.json()["error"];
+    if (!param.empty()) EXPECT_EQ(error["param"], param);
+    return error["message"].get<std::string>();
+  };
+  const std::string long_text(512 * 32 + 1, ' ');
+  const std::string fitting = long_text.substr(1);
+  using ::testing::HasSubstr;
+  for (const char* stream : {"false", "true"}) {
+    EXPECT_THAT(
+        message_of("/v1/completions", {{"prompt", long_text}, {"stream", Json::parse(stream)}},
+                   "prompt"),
+        HasSubstr("hold at most 16384 bytes. However, you requested 16385 bytes in the prompt"));
+  }
+  EXPECT_THAT(message_of("/v1/completions", {{"prompt", Json::array({"a", long_text})}}, "prompt"),
+              HasSubstr("16385 bytes"));
+  EXPECT_THAT(message_of("/v1/chat/completions", chat(long_text), "messages"), HasSubstr("bytes"));
+  EXPECT_THAT(message_of("/v1/messages",
+                         {{"max_tokens", 4},
+                          {"messages", Json::array({{{"role", "user"}, {"content", long_text}}})}},
+                         ""),
+              HasSubstr("bytes"));
+  EXPECT_THAT(message_of("/v1/responses", {{"input", long_text}}, "messages"), HasSubstr("bytes"));
+  EXPECT_THAT(message_of("/v1/completions", {{"prompt", fitting}}, "prompt"),
+              HasSubstr("512 tokens in the prompt"));
+  // What is only counted, or cut, may be longer.
+  EXPECT_EQ(server.post("/tokenize", {{"prompt", long_text}}).status, 200);
+  const Json cut = {{"prompt", long_text}, {"truncate_prompt_tokens", 5}, {"max_tokens", 1}};
+  EXPECT_EQ(server.post("/v1/completions", cut).json()["usage"]["prompt_tokens"], 5);
+}
+
+TEST(LongPrompts, HoldUpNobody) {
+  const auto engine = load_tiny(1);
+  const LiveServer server(*engine);
+  const std::string large = Json{{"prompt", std::string(7 << 20, ' ')}}.dump();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send_request("POST", "/tokenize", large);
+  }
+  EXPECT_EQ(server.post("/tokenize", {{"prompt", "Hi"}}).status, 200);
+  EXPECT_EQ(clients.back()->receive(0), "") << "large requests were answered before a small one";
+  // A client that leaves takes its work along, and so does one whose time is up.
+  for (const auto& client : clients) client->close();
+  EXPECT_EQ(server.post_text("/tokenize", large, "X-Request-Timeout: 0.02\r\n").status, 504);
+  EXPECT_EQ(server.post_text("/tokenize", large).status, 200);
 }
 
 constexpr std::string_view kOrigin = "Access-Control-Allow-Origin";
