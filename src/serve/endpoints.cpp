@@ -87,7 +87,7 @@ void Service::get_version(const Exchange& exchange) {
 void Service::get_metrics(const Exchange& exchange) {
   Metrics::Facts facts{.prefix = options_.metrics_prefix,
                        .model = options_.served_model_names.front(),
-                       .connections = counts_().connections};
+                       .http = counts_()};
   engine::SchedulerMetrics scheduler;
   if (backend_) {
     facts.cache_bytes = backend_->settings.scheduler.prefix_cache_bytes;

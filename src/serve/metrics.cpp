@@ -230,7 +230,12 @@ std::string Metrics::text(const engine::SchedulerMetrics& scheduler, const Facts
   out.histogram("request_generation_tokens", "Tokens put out for a request", generation_tokens_);
   out.histogram("request_params_n", "Choices asked for", choices_);
   out.histogram("request_params_max_tokens", "Tokens asked for", max_tokens_);
-  out.gauge("http_connections", "Open connections", facts.connections);
+  out.gauge("http_connections", "Open connections", facts.http.connections);
+  out.gauge("http_body_bytes", "Bytes of bodies of requests that are read, wait or are answered",
+            static_cast<double>(facts.http.held_bytes));
+  out.counter("http_requests_refused_body_memory",
+              "Requests refused with 503 because of the bodies of others",
+              facts.http.refused_for_memory);
   return out.text();
 }
 

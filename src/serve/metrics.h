@@ -9,6 +9,7 @@
 
 #include "engine/scheduler.h"
 #include "serve/generation.h"
+#include "serve/http/server.h"
 
 namespace levin::serve {
 
@@ -34,16 +35,16 @@ class Metrics {
   Metrics();
 
   void add(const GenerationReport& report);
-  void add_piece(double seconds, int64_t tokens);
   // A client that left before its request became a generation.
   void add_abort() { ++finished_["abort"]; }
+  void add_piece(double seconds, int64_t tokens);
 
   struct Facts {
     std::string prefix;  // "levin:"
     std::string model;
     int64_t max_model_len = 0;
     int64_t cache_bytes = 0;  // budget of the prefix cache
-    int connections = 0;
+    http::Counts http;
   };
   // Everything, with what the scheduler counts.
   std::string text(const engine::SchedulerMetrics& scheduler, const Facts& facts) const;

@@ -1,4 +1,6 @@
 // Clients that do what they should not: each gets the right status, and nobody else notices.
+#include <gmock/gmock.h>
+
 #include "live_server.h"
 
 namespace levin::serve::testing {
@@ -96,9 +98,49 @@ TEST_F(Hostile, WhatIsNotHttp) {
     const Answer answer = client.read(5);
     EXPECT_EQ(answer.status, 400) << bytes;
   }
-  Client old(server.port());
-  old.send("GET /health HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(old.read(5).status, 505);
+}
+
+// An answer of known length, and one of unknown length that the connection's end ends.
+TEST_F(Hostile, Http10IsAnswered) {
+  const LiveServer& server = strict();
+  const auto ask = [&](const std::string& request) {
+    Client client(server.port());
+    client.send(request);
+    std::string bytes;
+    for (std::string more = client.receive(10); !more.empty(); more = client.receive(10)) {
+      bytes += more;
+    }
+    EXPECT_TRUE(client.ends(1));
+    return bytes;
+  };
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  const auto whole = [](const std::string& bytes) {
+    EXPECT_THAT(bytes, HasSubstr(" 200 OK\r\n"));
+    EXPECT_THAT(bytes, HasSubstr("Connection: close\r\n"));
+    EXPECT_THAT(bytes, Not(HasSubstr("Transfer-Encoding")));
+  };
+  const std::string health = ask("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  whole(health);
+  EXPECT_THAT(health, HasSubstr("Content-Length: 15\r\n"));
+  for (const bool stream : {false, true}) {
+    const std::string body = chat("Hi", {{"max_tokens", 3}, {"stream", stream}}).dump();
+    const std::string answer =
+        ask(fmt::format("POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {}\r\n"
+                        "Expect: 100-continue\r\n\r\n{}",
+                        body.size(), body));
+    whole(answer);
+    EXPECT_THAT(answer, Not(HasSubstr("100 Continue")));
+    if (stream) {
+      EXPECT_TRUE(answer.ends_with("data: [DONE]\n\n")) << answer;
+      EXPECT_THAT(answer, HasSubstr("\r\n\r\ndata: {"));
+    } else {
+      EXPECT_TRUE(Json::accept(answer.substr(answer.find("\r\n\r\n") + 4))) << answer;
+    }
+  }
+  EXPECT_THAT(ask("POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+              HasSubstr(" 400 "));
+  EXPECT_THAT(ask("POST /v1/completions HTTP/1.0\r\n\r\n"), HasSubstr(" 400 "));
 }
 
 // A request behind a body of unknown length is nobody's: it must not be answered.

@@ -114,6 +114,38 @@ TEST(LongPrompts, HoldUpNobody) {
   EXPECT_EQ(server.post_text("/tokenize", large).status, 200);
 }
 
+// However many clients send at once, and whether they say how much it will be.
+TEST(Bodies, TogetherHoldOnlySoMuch) {
+  const auto engine = load_tiny(1);
+  ServeOptions options = test_options();
+  options.limits.held_bytes = 100 << 10;
+  const LiveServer server(*engine, options);
+  const std::string spaces(40 << 10, ' ');
+  const auto held = [&] { return server.metric("http_body_bytes"); };
+  for (const char* framing : {"Content-Length: 50000", "Transfer-Encoding: chunked"}) {
+    SCOPED_TRACE(framing);
+    const bool chunked = framing[0] == 'T';
+    const double refused = server.metric("http_requests_refused_body_memory_total");
+    std::vector<std::unique_ptr<Client>> clients;
+    for (int i = 0; i < 2; ++i) {
+      clients.push_back(std::make_unique<Client>(server.port()));
+      clients.back()->send(fmt::format("POST /v1/completions HTTP/1.1\r\n{}\r\n\r\n", framing));
+      clients.back()->send(chunked ? fmt::format("{:x}\r\n{}\r\n", spaces.size(), spaces) : spaces);
+    }
+    while (held() < 2 * static_cast<double>(spaces.size())) std::this_thread::sleep_for(1ms);
+    const Answer answer = server.post_text("/v1/completions", spaces);
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.header("Retry-After"), "1");
+    EXPECT_EQ(answer.json()["error"]["type"], "ServiceUnavailableError");
+    EXPECT_EQ(server.metric("http_requests_refused_body_memory_total"), refused + 1);
+    EXPECT_EQ(server.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}}).status, 200);
+    clients.clear();
+    while (held() > 0) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(server.post_text("/tokenize", "{\"prompt\": \"\"" + spaces + "}").status, 200);
+    while (held() > 0) std::this_thread::sleep_for(1ms);
+  }
+}
+
 constexpr std::string_view kOrigin = "Access-Control-Allow-Origin";
 
 Answer preflight(const LiveServer& server, std::string_view origin) {

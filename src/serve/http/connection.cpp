@@ -30,14 +30,38 @@ constexpr std::size_t kLingerBytes = std::size_t{64} << 20;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 std::string error_text(int status, std::string_view message) {
+  const char* type = status == 413   ? "RequestEntityTooLargeError"
+                     : status == 503 ? "ServiceUnavailableError"
+                                     : "BadRequestError";
   return fmt::format(R"({{"error":{{"message":"{}","type":"{}","param":null,"code":{}}}}})",
-                     message, status == 413 ? "RequestEntityTooLargeError" : "BadRequestError",
-                     status);
+                     message, type, status);
 }
+
+// The share of one body in what all bodies hold.
+class BodyShare {
+ public:
+  explicit BodyShare(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  ~BodyShare() { shared_->counts.held_bytes -= bytes_; }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+
+  // False, and nothing has changed, when there is no room for more.
+  bool grow_to(uint64_t bytes) {
+    uint64_t& held = shared_->counts.held_bytes;
+    if (held - bytes_ + bytes > shared_->limits.held_bytes) return false;
+    held += bytes - bytes_;
+    bytes_ = bytes;
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  uint64_t bytes_ = 0;
+};
 
 }  // namespace
 
-std::string format_head(const Response& response, int64_t length, bool keep_alive) {
+std::string format_head(const Response& response, Framing framing, bool keep_alive) {
   const auto reason = beast::http::obsolete_reason(
       beast::http::int_to_status(static_cast<unsigned>(response.status)));
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: levin\r\n", response.status,
@@ -45,8 +69,10 @@ std::string format_head(const Response& response, int64_t length, bool keep_aliv
   if (!response.content_type.empty()) {
     head += fmt::format("Content-Type: {}\r\n", response.content_type);
   }
-  head +=
-      length < 0 ? "Transfer-Encoding: chunked\r\n" : fmt::format("Content-Length: {}\r\n", length);
+  if (framing == Framing::kChunked) head += "Transfer-Encoding: chunked\r\n";
+  if (framing == Framing::kLength) {
+    head += fmt::format("Content-Length: {}\r\n", response.body.size());
+  }
   for (const Header& header : response.headers) {
     head += fmt::format("{}: {}\r\n", header.name, header.value);
   }
@@ -80,6 +106,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     parser_.emplace();
     parser_->header_limit(shared_->limits.header_bytes);
     parser_->body_limit(shared_->limits.body_bytes);
+    share_ = std::make_unique<BodyShare>(shared_);
     stream_.expires_after(shared_->limits.header_time);
     beast::http::async_read_header(
         stream_, buffer_, *parser_,
@@ -104,6 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void on_header(Code error);
   void read_body();
+  void read_some();
   void on_body(Code error);
   void refuse(int status, std::string_view message);
   void dispatch();
@@ -122,6 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string remote_;
   beast::flat_buffer buffer_;
   std::optional<beast::http::request_parser<beast::http::string_body>> parser_;
+  std::unique_ptr<BodyShare> share_;  // of the request that is being read
   State state_ = State::kIdle;
   uint64_t serial_ = 0;  // of the current request
   Request request_;
@@ -129,6 +158,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string waiting_;  // to be sent
   std::string sending_;
   bool keep_alive_ = false;
+  bool chunks_ = true;        // that the client understands
   bool last_piece_ = false;   // the answer is complete
   bool unread_body_ = false;  // the client may still be sending what has been refused
 };
@@ -137,8 +167,12 @@ namespace {
 
 class ConnectionExchange : public Exchange {
  public:
-  ConnectionExchange(std::shared_ptr<Connection> connection, uint64_t serial)
-      : connection_(std::move(connection)), serial_(serial), request_(connection_->request()) {}
+  ConnectionExchange(std::shared_ptr<Connection> connection, uint64_t serial,
+                     std::unique_ptr<BodyShare> share)
+      : connection_(std::move(connection)),
+        serial_(serial),
+        request_(connection_->request()),
+        share_(std::move(share)) {}
 
   const Request& request() const override { return request_; }
   void respond(Response response) override {
@@ -162,6 +196,7 @@ class ConnectionExchange : public Exchange {
   std::shared_ptr<Connection> connection_;
   uint64_t serial_;
   Request request_;
+  std::unique_ptr<BodyShare> share_;
 };
 
 }  // namespace
@@ -179,7 +214,10 @@ void Connection::on_header(Code error) {
   }
   if (error) return close();
   state_ = State::kReading;
-  if (parser_->get().version() != 11) return refuse(505, "only HTTP/1.1 is served");
+  const bool current = parser_->get().version() == 11;
+  if (!current && parser_->get().count(http::field::transfer_encoding) > 0) {
+    return refuse(400, "HTTP/1.0 has no transfer encodings");
+  }
   // Of any other a proxy and this parser may disagree where the body ends, and what comes after it
   // would be a request of nobody's.
   if (parser_->get().count(http::field::transfer_encoding) > 0 &&
@@ -187,7 +225,7 @@ void Connection::on_header(Code error) {
        !beast::iequals(parser_->get()[http::field::transfer_encoding], "chunked"))) {
     return refuse(501, "the only transfer encoding that is served is chunked");
   }
-  if (beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+  if (current && beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     stream_.expires_after(shared_->limits.write_time);
     asio::async_write(stream_, asio::buffer(kContinue.data(), kContinue.size()),
                       [self = shared_from_this()](Code failed, std::size_t) {
@@ -200,7 +238,14 @@ void Connection::on_header(Code error) {
 
 void Connection::read_body() {
   stream_.expires_after(shared_->limits.body_time);
-  beast::http::async_read(
+  parser_->eager(true);
+  read_some();
+}
+
+// Piece by piece, so that what a body holds is known while it grows.
+void Connection::read_some() {
+  if (parser_->is_done()) return dispatch();
+  beast::http::async_read_some(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](Code error, std::size_t) { self->on_body(error); });
 }
@@ -216,7 +261,14 @@ void Connection::on_body(Code error) {
     return refuse(400, "the body is not what the headers say");
   }
   if (error) return close();
-  dispatch();
+  if (!share_->grow_to(parser_->get().body().size())) {
+    ++shared_->counts.refused_for_memory;
+    unread_body_ = true;
+    return refuse(503,
+                  "the bodies of other requests take the memory there is for them; try again "
+                  "later");
+  }
+  read_some();
 }
 
 // Requests that the handler never sees.
@@ -225,12 +277,17 @@ void Connection::refuse(int status, std::string_view message) {
   state_ = State::kAnswering;
   ++shared_->counts.answering;
   keep_alive_ = false;
-  respond({.status = status, .body = error_text(status, message)});
+  parser_.reset();  // and what it has read
+  share_.reset();
+  Response response{.status = status, .body = error_text(status, message)};
+  if (status == 503) response.headers.push_back({"Retry-After", "1"});
+  respond(response);
 }
 
 void Connection::dispatch() {
   auto message = parser_->release();
-  keep_alive_ = message.keep_alive();
+  chunks_ = message.version() == 11;
+  keep_alive_ = chunks_ && message.keep_alive();
   const auto text = [](beast::string_view view) { return std::string(view.data(), view.size()); };
   request_ = {};
   request_.method = text(message.method_string());
@@ -249,7 +306,8 @@ void Connection::dispatch() {
   ++shared_->counts.answering;
   on_disconnect_ = nullptr;
   stream_.expires_never();
-  auto exchange = std::make_shared<ConnectionExchange>(shared_from_this(), serial_);
+  auto exchange =
+      std::make_shared<ConnectionExchange>(shared_from_this(), serial_, std::move(share_));
   request_.body.clear();  // the exchange has it
   watch();
   shared_->handler(std::move(exchange));
@@ -288,7 +346,7 @@ void Connection::disconnected() {
 void Connection::respond(const Response& response) {
   if (shared_->closing) keep_alive_ = false;
   const bool bodiless = request_.method == "HEAD" || response.status == 204;
-  waiting_ += format_head(response, static_cast<int64_t>(response.body.size()), keep_alive_);
+  waiting_ += format_head(response, Framing::kLength, keep_alive_);
   if (!bodiless) waiting_ += response.body;
   last_piece_ = true;
   flush();
@@ -296,11 +354,15 @@ void Connection::respond(const Response& response) {
 
 void Connection::start_stream(const Response& head) {
   if (shared_->closing) keep_alive_ = false;
-  waiting_ += format_head(head, -1, keep_alive_);
+  waiting_ += format_head(head, chunks_ ? Framing::kChunked : Framing::kUntilClose, keep_alive_);
   flush();
 }
 
 void Connection::append_chunk(std::string_view data) {
+  if (!chunks_) {
+    waiting_ += data;
+    return;
+  }
   waiting_ += fmt::format("{:x}\r\n", data.size());
   waiting_ += data;
   waiting_ += "\r\n";
@@ -320,8 +382,9 @@ bool Connection::write(std::string_view data) {
 }
 
 void Connection::finish_stream() {
-  waiting_ += "0\r\n\r\n";
+  if (chunks_) waiting_ += "0\r\n\r\n";
   last_piece_ = true;
+  if (waiting_.empty() && sending_.empty()) return answered();
   flush();
 }
 

@@ -27,7 +27,9 @@ struct Shared {
 void serve_connection(boost::asio::ip::tcp::socket socket, const std::shared_ptr<Shared>& shared);
 // Closes the connections that wait for a request.
 void close_idle(Shared& shared);
-// A head as it goes over the wire; `length`: of the body, or chunked when negative.
-std::string format_head(const Response& response, int64_t length, bool keep_alive);
+// Where the body of an answer ends, when its head does not tell a length.
+enum class Framing : uint8_t { kLength, kChunked, kUntilClose };
+// A head as it goes over the wire.
+std::string format_head(const Response& response, Framing framing, bool keep_alive);
 
 }  // namespace levin::serve::http

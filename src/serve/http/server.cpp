@@ -106,8 +106,7 @@ void Server::Impl::turn_away(asio::ip::tcp::socket socket) const {
   Response response{.status = 503, .headers = {{"Retry-After", "1"}}};
   response.body = R"({"error":{"message":"too many connections","type":"ServiceUnavailableError",)"
                   R"("param":null,"code":503}})";
-  const std::string text =
-      format_head(response, static_cast<int64_t>(response.body.size()), false) + response.body;
+  const std::string text = format_head(response, Framing::kLength, false) + response.body;
   // It fits into the socket's buffer, which is empty; a client that is gone is no matter.
   (void)::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   Code ignored;

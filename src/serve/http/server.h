@@ -1,5 +1,6 @@
-// An HTTP/1.1 server on one thread: accepts connections, reads requests within limits, hands them
-// to a handler and writes what it answers, to any number of clients at once.
+// An HTTP server on one thread: accepts connections, reads requests within limits, hands them to a
+// handler and writes what it answers, to any number of clients at once. HTTP/1.0 gets a connection
+// for each request, whose end is that of the answer.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,9 @@ namespace levin::serve::http {
 struct Limits {
   uint32_t header_bytes = 32 << 10;         // request line and headers; more: 431
   uint64_t body_bytes = uint64_t{8} << 20;  // more: 413
+  // That all bodies may hold together, each from its first byte read to the end of its exchange;
+  // the request that would hold more gets 503.
+  uint64_t held_bytes = uint64_t{256} << 20;
   // From the first wait for a request to the end of its headers, also between two requests of a
   // connection; and for its body. Then the connection is closed.
   std::chrono::milliseconds header_time = std::chrono::seconds(60);
@@ -29,7 +33,9 @@ struct Limits {
 
 struct Counts {
   int connections = 0;
-  int answering = 0;  // requests whose answers have not been sent
+  int answering = 0;               // requests whose answers have not been sent
+  uint64_t held_bytes = 0;         // of bodies
+  int64_t refused_for_memory = 0;  // requests whose bodies would have been too much beside others
 };
 
 class Server {
