@@ -100,6 +100,45 @@ TEST_F(Hostile, WhatIsNotHttp) {
   }
 }
 
+// Numbers that a double holds and a float does not: refused by name, or they work.
+TEST_F(Hostile, ExtremeNumbersAreNeverTheCheckpointsFault) {
+  const LiveServer& server = strict();
+  const char* numbers[] = {"1e-320",
+                           "-1e-320",
+                           "1e-300",
+                           "-1e-300",
+                           "1e-40",
+                           "1e40",
+                           "-1e40",
+                           "1e300",
+                           "-1e300",
+                           "1e308",
+                           "-1e308",
+                           "1e400",
+                           "0.999999999999999999",
+                           "1.0000000001"};
+  for (const char* field : {"temperature", "top_p", "min_p", "top_k", "presence_penalty",
+                            "frequency_penalty", "repetition_penalty", "seed", "max_tokens",
+                            "min_tokens", "n", "logprobs", "priority", "truncate_prompt_tokens"}) {
+    for (const char* number : numbers) {
+      const Answer answer = server.post_text(
+          "/v1/completions", fmt::format(R"({{"prompt": "a", "{}": {}}})", field, number));
+      if (answer.status == 200) continue;
+      EXPECT_EQ(answer.status, 400) << field << " " << number << answer.body;
+    }
+  }
+  for (const char* refused :
+       {R"("repetition_penalty": 1e-320)", R"("repetition_penalty": 1e300)",
+        R"("presence_penalty": 1e308)", R"("frequency_penalty": -1e308)", R"("min_p": -1e-320)",
+        R"("top_p": 1.0000000001)", R"("top_p": -1e-320)", R"("logit_bias": {"5": 1e308})"}) {
+    const Answer answer =
+        server.post_text("/v1/completions", fmt::format(R"({{"prompt": "a", {}}})", refused));
+    EXPECT_EQ(answer.status, 400) << refused;
+    const std::string field = answer.json()["error"]["param"];
+    EXPECT_EQ(std::string(refused).find('"' + field + '"'), 0U) << refused << answer.body;
+  }
+}
+
 // An answer of known length, and one of unknown length that the connection's end ends.
 TEST_F(Hostile, Http10IsAnswered) {
   const LiveServer& server = strict();
