@@ -88,7 +88,11 @@ ExitCode run_roofline(const BenchFlags& flags, engine::Engine& engine) {
 }
 
 ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
-  if (!flags.url.url.empty()) return run_bench_url(flags.url, flags.engine.seed, flags.json);
+  if (!flags.url.url.empty()) {
+    const bool seeded = command.count("--seed") > 0;
+    return run_bench_url(flags.url, seeded ? std::optional(flags.engine.seed) : std::nullopt,
+                         flags.json);
+  }
   if (flags.bandwidth && !flags.engine.model.empty()) {
     throw Error({.what = "the bandwidth is the machine's, whatever the model",
                  .where = "--bandwidth",

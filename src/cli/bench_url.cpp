@@ -18,6 +18,8 @@ namespace levin::cli {
 namespace {
 
 constexpr const char* kGroup = "With --url";
+constexpr double kSlowest = 0.001, kFastest = 100000;  // requests a second
+constexpr int64_t kMostPrompts = 1'000'000;
 constexpr const char* kFileNames[] = {"requests.jsonl", "summary.json", "report.html"};
 
 // Also of a server.
@@ -47,14 +49,28 @@ void add_limit(const std::string& text, bench::client::Goodput& goodput) {
   (name == "ttft" ? goodput.ttft : name == "tpot" ? goodput.tpot : goodput.e2e) = ms / 1000;
 }
 
-bench::client::ClientOptions options_of(const BenchUrlFlags& flags, uint64_t seed) {
+// Arrivals of a slower or faster load would end in no time that anybody waits.
+std::string check_rate(const std::string& text) {
+  char* end = nullptr;
+  const double rate = std::strtod(text.c_str(), &end);
+  const bool number = !text.empty() && *end == '\0';
+  if (number && ((rate >= kSlowest && rate <= kFastest) || (std::isinf(rate) && rate > 0)))
+    return {};
+  return fmt::format("{} is not inf or a number from {} to {:.0f}", text, kSlowest, kFastest);
+}
+
+bench::client::ClientOptions options_of(const BenchUrlFlags& flags, std::optional<uint64_t> seed) {
   bench::client::ClientOptions options = flags.options;
   options.target.url = base_url(flags.url);
   options.target.api_key = flags.api_key;
+  const char* where = "--api-key";
   if (const char* key = std::getenv("OPENAI_API_KEY"); flags.api_key.empty() && key != nullptr) {
     options.target.api_key = key;
+    where = "OPENAI_API_KEY";
   }
-  options.dataset.seed = seed;
+  if (!options.target.api_key.empty()) check_api_key(options.target.api_key, where);
+  options.dataset.seed = seed.value_or(0);
+  options.number_seed = seed;
   if (flags.request_rate > 0 && std::isfinite(flags.request_rate)) {
     options.request_rate = flags.request_rate;
   }
@@ -91,15 +107,15 @@ void add_bench_url_flags(CLI::App& command, BenchUrlFlags& flags) {
       ->check(CLI::Range(1, 65536));
   add("--request-rate", flags.request_rate,
       "Requests a second, whether answered or not; inf: as --max-concurrency says")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Validator(check_rate, ""));
   add("--burstiness", options.burstiness,
       "1: Poisson arrivals; less: in bursts; more: evenly (gamma distribution)")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.01, 1000.0))
       ->capture_default_str();
   add("--num-prompts", options.num_prompts,
       "Requests of a load in each round (default: 8 and four for each at a time, or 10 s of "
       "--request-rate, or the trace)")
-      ->check(at_least(1));
+      ->check(CLI::Range(int64_t{1}, kMostPrompts));
   add("--num-warmups", flags.warm_ups,
       "Requests before that do not count (default: as many as are sent at a time)")
       ->check(CLI::Range(0, 65536));
@@ -114,14 +130,14 @@ void add_bench_url_flags(CLI::App& command, BenchUrlFlags& flags) {
       "Files they are made of (default: prose and C++ of the bundled evaluation texts)");
   add("--input-len,--random-input-len,--sonnet-input-len", dataset.input_tokens,
       "Tokens of a prompt, about")
-      ->check(at_least(1))
+      ->check(CLI::Range(int64_t{1}, bench::client::kMostTokens))
       ->capture_default_str();
   add("--output-len,--random-output-len,--sonnet-output-len", dataset.output_tokens,
       "Tokens of an answer at most; with --ignore-eos exactly")
-      ->check(at_least(1))
+      ->check(CLI::Range(int64_t{1}, bench::client::kMostTokens))
       ->capture_default_str();
   add("--sonnet-prefix-len", dataset.prefix_tokens, "Of these, the same for all prompts")
-      ->check(at_least(1))
+      ->check(CLI::Range(int64_t{1}, bench::client::kMostTokens))
       ->capture_default_str();
   add("--temperature", options.temperature, "Of sampling")
       ->check(CLI::Range(0.0, 2.0))
@@ -158,7 +174,7 @@ void check_bench_flags(const CLI::App& command, const BenchUrlFlags& flags) {
   }
 }
 
-ExitCode run_bench_url(const BenchUrlFlags& flags, uint64_t seed, bool json) {
+ExitCode run_bench_url(const BenchUrlFlags& flags, std::optional<uint64_t> seed, bool json) {
   const std::filesystem::path folder = flags.out;
   if (!folder.empty()) {
     create_folder(folder);

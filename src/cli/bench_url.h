@@ -2,6 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,11 @@ inline constexpr const char* kBenchUrlDescription =
     "a time. Token counts are the server's; prompts begin differently, so that no prefix cache\n"
     "helps, and a server that had more than 1 % of them cached all the same makes the run "
     "invalid.\n"
-    "Exit code 1: a request failed, or prompts were cached; 3: no server.\n\n"
+    "With --seed they are the same in every run, and a server that has met them should have "
+    "started\n"
+    "anew.\n"
+    "Exit code 1: a request failed, prompts were cached, or answers are shorter than --ignore-eos\n"
+    "asks for; 3: no server.\n\n"
     "  levin bench --url http://localhost:8000 --max-concurrency 1,2,4,8,16 --ignore-eos -o "
     "results\n"
     "  levin bench --url http://localhost:8000 --request-rate 4 --goodput ttft:500 tpot:50\n"
@@ -46,6 +52,7 @@ void add_bench_url_flags(CLI::App& command, BenchUrlFlags& flags);
 // Throws Error when flags were given that mean nothing with a server, or nothing without one.
 void check_bench_flags(const CLI::App& command, const BenchUrlFlags& flags);
 
-ExitCode run_bench_url(const BenchUrlFlags& flags, uint64_t seed, bool json);
+// `seed`: --seed when it was given.
+ExitCode run_bench_url(const BenchUrlFlags& flags, std::optional<uint64_t> seed, bool json);
 
 }  // namespace levin::cli

@@ -26,7 +26,7 @@
 #include "cli/suggestion.h"
 #include "core/console.h"
 #include "core/error.h"
-#include "text/utf8.h"
+#include "text/printable.h"
 
 extern char** environ;
 
@@ -168,22 +168,9 @@ void set_up_logging(const std::string& level) {
   spdlog::set_default_logger(logger);
 }
 
-// Bytes of hostile files must not steer a terminal.
-std::string shown(std::string_view message) {
-  std::string text;
-  for (const char c : text::to_valid_utf8(message)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n') || byte == 0x7f) {
-      text += fmt::format("\\x{:02x}", byte);
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
 int report(std::string_view message, ExitCode code) {
-  if (!message.empty()) tell(fmt::format("levin: error: {}\n", shown(message)));
+  // Bytes of hostile files must not steer a terminal.
+  if (!message.empty()) tell(fmt::format("levin: error: {}\n", text::printable(message, "\n")));
   return static_cast<int>(code);
 }
 

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string>
 #include <system_error>
+
+#include "core/error.h"
 
 namespace levin::cli {
 namespace {
@@ -37,6 +40,27 @@ CLI::Validator unsigned_64() {
         return fmt::format("{} is not an integer from 0 to {}", text, UINT64_MAX);
       },
       "UINT64");
+}
+
+CLI::Option* size_at_least(CLI::Option* option, uint64_t least) {
+  const auto check = [least](std::string& text) {
+    uint64_t value = 0;
+    if (parse(text, value) && value >= least) return std::string();
+    return fmt::format("{} is less than {}", text, least);
+  };
+  return option->transform(CLI::AsSizeValue(false))->check(CLI::Validator(check, ""));
+}
+
+void check_api_key(const std::string& key, const std::string& where) {
+  const auto carried = [](unsigned char c) { return c >= 0x20 && c < 0x7f; };
+  if (key.front() != ' ' && key.back() != ' ' && std::all_of(key.begin(), key.end(), carried)) {
+    return;
+  }
+  throw Error({.what = "an API key is no text of one line",
+               .where = where,
+               .expected = "visible ASCII characters, without blanks around them",
+               .found = "a line's end, a blank at an end or another character",
+               .hint = "does it come from a file with an empty line at its end?"});
 }
 
 }  // namespace levin::cli

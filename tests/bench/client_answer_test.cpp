@@ -46,6 +46,12 @@ TEST(Answer, ChatCountsFromTheFirstTextNotFromTheRole) {
   EXPECT_EQ(record.usage->cached, 2);
 }
 
+TEST(Answer, MorePiecesThanTokensCanHaveAreAFailure) {
+  std::vector<std::string> events(1100, R"({"choices": [{"text": "a"}]})");
+  EXPECT_EQ(read(events, 100).error, "the stream ended without [DONE]");
+  EXPECT_THAT(read(events, 4).error, HasSubstr("does not end"));
+}
+
 TEST(Answer, CompletionsHaveTextAndContinuousUsageIsOverwritten) {
   const RequestRecord record = read(
       {R"({"choices": [{"text": "a"}], "usage": {"prompt_tokens": 7, "completion_tokens": 1}})",

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -317,6 +319,113 @@ TEST(ClientBench, ModelsAreTheServers) {
   EXPECT_THAT(message(), AllOf(HasSubstr("several models"), HasSubstr("a, b")));
   server.models = "<html>";
   EXPECT_THAT(message(), HasSubstr("no list of models"));
+}
+
+// A stream that never ends is left after a while, not kept.
+TEST(ClientBench, EndlessStreamsAreLeft) {
+  const MockServer server([](const Peer& peer, int) {
+    peer.begin_stream();
+    for (int i = 0; i < 200000 && peer.event(R"({"choices": [{"text": "x"}]})"); ++i) {
+    }
+  });
+  ClientOptions options = options_for(server);
+  options.rounds = 1;
+  options.num_prompts = 1;
+  options.warm_ups = 0;
+  const ClientReport report = run_client_bench(options);
+  EXPECT_EQ(report.failed(), 2);
+  EXPECT_THAT(report.points[1].summary.failures.begin()->first, HasSubstr("does not end"));
+  EXPECT_LT(report.points[1].rounds[0].load.records[0].outputs.size(), 2000u);
+}
+
+TEST(ClientBench, ShortAnswersAreNotWhatIgnoreEosAskedFor) {
+  const MockServer server(
+      [](const Peer& peer, int number) { Good{.tokens = number % 2 == 0 ? 5 : 3}(peer); });
+  ClientOptions options = options_for(server);
+  EXPECT_TRUE(run_client_bench(options).valid());
+  options.ignore_eos = true;
+  const ClientReport report = run_client_bench(options);
+  EXPECT_FALSE(report.valid());
+  EXPECT_EQ(report.failed(), 0);
+  EXPECT_EQ(report.cut_short(), kAll / 2);
+  EXPECT_THAT(complaint(report), HasSubstr("16 answers are shorter than --output-len"));
+}
+
+TEST(ClientBench, ASeedMakesEveryRunThesame) {
+  std::vector<std::string> works;
+  std::vector<std::vector<std::string>> runs;
+  for (const std::optional<uint64_t> seed :
+       {std::optional<uint64_t>(7), std::optional<uint64_t>(7), std::optional<uint64_t>(8),
+        std::optional<uint64_t>(), std::optional<uint64_t>()}) {
+    MockServer server([](const Peer& peer, int) { Good{}(peer); });
+    ClientOptions options = options_for(server);
+    options.number_seed = seed;
+    works.push_back(run_client_bench(options).work);
+    runs.emplace_back();
+    for (const std::string& request : server.requests()) {
+      runs.back().push_back(request.substr(request.find("\r\n\r\n")));
+    }
+    // Those that are sent at once arrive in any order.
+    std::sort(runs.back().begin(), runs.back().end());
+  }
+  EXPECT_EQ(runs[0], runs[1]);
+  EXPECT_NE(runs[0], runs[2]);
+  EXPECT_NE(runs[3], runs[4]);
+  for (const std::string& work : works) EXPECT_EQ(work, works[0]);
+}
+
+TEST(ClientBench, LoadsThatNoMemoryHoldsAreRefusedBeforeTheyAreMade) {
+  const MockServer server([](const Peer& peer, int) { Good{}(peer); });
+  const auto refused = [&](const ClientOptions& options) {
+    try {
+      run_client_bench(options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), ExitCode::kBadInput);
+      EXPECT_THAT(error.parts().where, HasSubstr("--num-prompts"));
+      EXPECT_THAT(error.parts().expected, HasSubstr("4 GiB"));
+      return;
+    }
+    FAIL();
+  };
+  ClientOptions many = options_for(server);
+  many.num_prompts = 1'000'000;
+  many.dataset.input_tokens = 10'000;
+  refused(many);
+  ClientOptions long_answers = options_for(server);
+  long_answers.num_prompts = 10'000;
+  long_answers.dataset.output_tokens = 1'000'000;
+  refused(long_answers);
+}
+
+TEST(ClientBench, LengthsThatCannotBeAreTheServers) {
+  MockServer server([](const Peer& peer, int) { Good{}(peer); });
+  for (const char* tokens : {"-1e18", "1e18"}) {
+    std::atomic<int> asked = 0;
+    server.prompt_tokens = [&] { return ++asked == 1 ? std::string("5") : std::string(tokens); };
+    ClientOptions options = options_for(server);
+    if (tokens[0] == '-') {  // nothing follows from it
+      EXPECT_FALSE(run_client_bench(options).scale_measured);
+    } else {
+      EXPECT_THROW(run_client_bench(options), Error);
+    }
+  }
+}
+
+// What a server says must not steer a terminal.
+TEST(ClientBench, NamesFromServersAreShownEscaped) {
+  MockServer server([](const Peer& peer, int) {
+    peer.answer(500,
+                "\x1b[2J\xc2\x9b"
+                "31mboom");
+  });
+  server.models = R"({"data": [{"id": "m\u001b[31m\u009b2J\nx"}]})";
+  ClientOptions options = options_for(server);
+  options.rounds = 1;
+  const ClientReport report = run_client_bench(options);
+  const std::string text = to_text(report);
+  EXPECT_THAT(text, AllOf(HasSubstr("m\\x1b[31m\\x9b2J\\x0ax at "), HasSubstr("\\x1b[2J")));
+  EXPECT_EQ(text.find('\x1b'), text.npos);
+  EXPECT_EQ(text.find("\xc2\x9b"), text.npos);
 }
 
 TEST(ClientBench, PagesEscapeWhatServersSay) {

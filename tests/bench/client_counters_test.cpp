@@ -57,6 +57,13 @@ TEST(Counters, NothingDraftedIsNoAcceptance) {
   EXPECT_EQ(parse_counters("").acceptance_length(), std::nullopt);
 }
 
+TEST(Counters, PositionsThatNoDraftHasAreSkipped) {
+  const std::string name = "v:spec_decode_num_accepted_tokens_per_pos_total";
+  const ServerCounters counters =
+      parse_counters(name + "{position=\"3\"} 1\n" + name + "{position=\"2000000000\"} 1\n");
+  EXPECT_EQ(counters.accepted_at.size(), 1u);
+}
+
 TEST(Counters, LinesThatAreNoneAreSkipped) {
   const ServerCounters counters = parse_counters(
       "\n{\n}\nx\nx{\nx{} \nx 1 2\nx{a=\"}\"} 7\n"

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -160,6 +161,19 @@ TEST(Trace, LinesThatAreNoRequestsAreNamed) {
                           "{\"prompt\": \"a\", \"timestamp\": 4}\n"),
               HasSubstr("times go back"));
   EXPECT_THAT(trace_error(""), testing::Not("none"));
+  // What no model reads, no memory holds and nobody waits for.
+  for (const char* length : {"9000000000000000000", "18446744073709551615", "10000001", "1e300"}) {
+    EXPECT_THAT(trace_error(fmt::format("{{\"input_length\": {}}}\n", length)),
+                HasSubstr("input_length"));
+    EXPECT_THAT(trace_error(fmt::format("{{\"prompt\": \"a\", \"output_length\": {}}}\n", length)),
+                HasSubstr("output_length"));
+  }
+  for (const char* time : {"1e308", "1e12"}) {
+    EXPECT_THAT(trace_error(fmt::format("{{\"prompt\": \"a\", \"timestamp\": 0}}\n"
+                                        "{{\"prompt\": \"a\", \"timestamp\": {}}}\n",
+                                        time)),
+                HasSubstr("too long after"));
+  }
 }
 
 }  // namespace

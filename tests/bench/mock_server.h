@@ -27,12 +27,14 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  void send(std::string_view bytes) const {
+  // False when the client has gone.
+  bool send(std::string_view bytes) const {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return;
+      if (sent <= 0) return false;
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
+    return true;
   }
   // A whole answer.
   void answer(int status, std::string_view body, std::string_view headers = "") const {
@@ -43,7 +45,7 @@ class Peer {
   void begin_stream() const {
     send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n");
   }
-  void event(std::string_view data) const { send(fmt::format("data: {}\n\n", data)); }
+  bool event(std::string_view data) const { return send(fmt::format("data: {}\n\n", data)); }
 
   std::string receive() const {
     std::string bytes(65536, '\0');
@@ -116,6 +118,7 @@ class MockServer {
   std::string models = R"({"data": [{"id": "mock"}]})";
   std::function<std::string()> metrics;  // none: 404
   bool counts_prompts = true;
+  std::function<std::string()> prompt_tokens = [] { return std::string("120"); };
   std::string key;  // empty: none is asked for
 
  private:
@@ -149,7 +152,10 @@ class MockServer {
     if (request.starts_with("GET /metrics ") && metrics) return peer.answer(200, metrics());
     if (!request.starts_with("POST /v1/c")) return peer.answer(404, "no");
     if (request.find("\"stream\":false") != request.npos) {
-      return peer.answer(200, counts_prompts ? R"({"usage": {"prompt_tokens": 120}})" : "{}");
+      return peer.answer(
+          200, counts_prompts
+                   ? fmt::format(R"({{"usage": {{"prompt_tokens": {}}}}})", prompt_tokens())
+                   : "{}");
     }
     int number = 0;
     {

@@ -201,6 +201,15 @@ TEST(BenchUrl, MistakesHaveTheirCodes) {
       {url + " --dataset-path /nonexistent", "/nonexistent"},
       {url + " --request-rate 0", "--request-rate"},
       {url + " --max-concurrency 1,x", "--max-concurrency"},
+      {url + " --request-rate 1e300", "--request-rate"},
+      {url + " --request-rate 1e-300", "--request-rate"},
+      {url + " --burstiness 1e-300", "--burstiness"},
+      {url + " --num-prompts 9000000000000000000", "--num-prompts"},
+      {url + " --num-prompts 1000000 --input-len 10000000", "--num-prompts"},
+      {url + " --input-len 9000000000000000000", "--input-len"},
+      {url + " --output-len 9000000000000000000", "--output-len"},
+      {url + " --sonnet-prefix-len 9000000000000000000", "--sonnet-prefix-len"},
+      {url + " --api-key \"$(printf 'a\\r\\nX-Evil: 1')\"", "--api-key"},
       {"--url ''", "empty"},
   };
   for (const auto& [flags, message] : wrong) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "text/utf8.h"
+#include "text/printable.h"
 
 namespace levin::bench::client {
 namespace {
@@ -13,12 +13,16 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kShownBytes = 200;
+// An answer in more pieces than this is none of the tokens that were asked for, and has no end.
+constexpr int64_t kChunksPerToken = 16;
+constexpr int64_t kChunksBesides = 1024;
+constexpr int64_t kMostPromptTokens = 1'000'000'000;
 
 std::string shown(std::string_view text) {
-  std::string line = text::to_valid_utf8(text.substr(0, kShownBytes));
+  std::string line(text.substr(0, kShownBytes));
   std::replace_if(
-      line.begin(), line.end(), [](char c) { return c >= 0 && c < ' '; }, ' ');
-  return line;
+      line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
+  return text::printable(line);
 }
 
 bool has_text(const Json& object, const char* key) {
@@ -80,10 +84,16 @@ void AnswerReader::on_event(std::string_view data, double now) {
       if (!choice.is_object()) return fail(fmt::format("broken event: {}", shown(data)));
       output = output || has_output(choice);
       if (has_text(choice, "finish_reason")) {
-        record_.finish_reason = choice.at("finish_reason").get<std::string>();
+        record_.finish_reason = shown(choice.at("finish_reason").get_ref<const std::string&>());
       }
     }
     if (output) record_.outputs.push_back(now);
+    const auto chunks = static_cast<int64_t>(record_.outputs.size());
+    if (record_.asked > 0 && chunks > kChunksPerToken * record_.asked + kChunksBesides) {
+      return fail(
+          fmt::format("the stream does not end: {} chunks of text, {} tokens were asked for",
+                      chunks, record_.asked));
+    }
   }
   const auto usage = chunk.find("usage");
   if (usage != chunk.end() && usage->is_object()) record_.usage = usage_of(*usage);
@@ -95,6 +105,9 @@ void AnswerReader::on_end() {
     if (record_.asked > 0 && usage.output > record_.asked) {
       fail(fmt::format("the server counts {} output tokens, {} were asked for", usage.output,
                        record_.asked));
+    }
+    if (usage.prompt > kMostPromptTokens) {
+      fail(fmt::format("the server counts {} tokens in the prompt", usage.prompt));
     }
     if (usage.cached.value_or(0) > usage.prompt) {
       fail(fmt::format("the server counts {} cached tokens of {} in the prompt", *usage.cached,

@@ -23,6 +23,14 @@ constexpr double kOpenLoopSeconds = 10;
 // Prompts of warm-ups have other numbers than those that count.
 constexpr int64_t kWarmUpIndex = int64_t{1} << 30;
 
+// Before prompts that only tell how long prompts are. The same in every run, since lengths follow.
+constexpr const char* kNumberOfScale = "8f3ac10e5b92d764 ";
+
+constexpr double kGiB = 1 << 30;
+constexpr double kMostBytes = 4 * kGiB;
+constexpr double kRecordBytes = sizeof(RequestRecord);
+constexpr double kOutputBytes = sizeof(double);
+
 Point closed_point(int at_a_time) {
   return {.name = fmt::format("{} at a time", at_a_time),
           .max_concurrency = at_a_time,
@@ -77,7 +85,7 @@ class Bench {
       : dataset_(make_dataset(options.dataset)), client_(options.target, options.endpoint) {
     report_.options = options;
     std::random_device random;
-    nonce_seed_ = uint64_t{random()} << 32 | random();
+    nonce_seed_ = options.number_seed.value_or(uint64_t{random()} << 32 | random());
   }
 
   ClientReport run() {
@@ -88,11 +96,12 @@ class Bench {
               .temperature = options.temperature,
               .ignore_eos = options.ignore_eos};
     report_.counted = read_counters(options.target).has_value();
-    if (const auto scale = measure_scale(options.target, style_, *dataset_, nonce())) {
+    if (const auto scale = measure_scale(options.target, style_, *dataset_, kNumberOfScale)) {
       report_.scale = *scale;
       report_.scale_measured = true;
     }
     report_.points = points_of(options, *dataset_);
+    check_size();
     report_.work = hash_of_work();
     warm_up();
     measure();
@@ -136,6 +145,33 @@ class Bench {
     return plan;
   }
 
+  // Before anything is made of it.
+  void check_size() const {
+    const ClientOptions& options = report_.options;
+    double largest_plan = 0;
+    double records = 0;
+    const auto add = [&](int64_t count, int rounds) {
+      double bytes = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const PromptSize size = dataset_->size_of(i, report_.scale);
+        bytes += size.bytes;
+        records += rounds * (kRecordBytes + kOutputBytes * static_cast<double>(size.output_tokens));
+      }
+      largest_plan = std::max(largest_plan, bytes);
+    };
+    for (const Point& point : report_.points) {
+      add(prompts_of(point, options, *dataset_), options.rounds);
+    }
+    if (dataset_->size() == 0) add(warm_up_count(), 1);
+    if (largest_plan + records <= kMostBytes) return;
+    throw Error({.what = "the load and its record take too much memory",
+                 .where = "--num-prompts, --num-rounds, --input-len, --output-len or the trace",
+                 .expected = fmt::format("at most {:.0f} GiB", kMostBytes / kGiB),
+                 .found = fmt::format("{:.1f} GiB of prompts, {:.1f} GiB of times",
+                                      largest_plan / kGiB, records / kGiB),
+                 .hint = "fewer or shorter requests tell as much"});
+  }
+
   std::string hash_of_work() const {
     Key key;
     for (const Point& point : report_.points) {
@@ -149,12 +185,16 @@ class Bench {
   }
 
   // As many at once as there will be, so that connections and batches of all sizes have been.
-  void warm_up() {
+  int most_at_once() const {
     int most = 1;
     for (const Point& point : report_.points) most = std::max(most, point.max_concurrency);
-    LoadPlan plan{.requests = {}, .max_concurrency = most};
-    const int count = report_.options.warm_ups.value_or(most);
-    for (int64_t i = 0; i < count; ++i) {
+    return most;
+  }
+  int warm_up_count() const { return report_.options.warm_ups.value_or(most_at_once()); }
+
+  void warm_up() {
+    LoadPlan plan{.requests = {}, .max_concurrency = most_at_once()};
+    for (int64_t i = 0; i < warm_up_count(); ++i) {
       const int64_t number = dataset_->size() == 0 ? kWarmUpIndex + i : i % dataset_->size();
       plan.requests.push_back(request_of(dataset_->prompt(number, report_.scale)));
     }
@@ -227,6 +267,12 @@ std::optional<double> ClientReport::cached_share() const {
 
 bool ClientReport::cached_too_much() const {
   return !options.allow_cached && cached_share().value_or(0) > kMostCached;
+}
+
+int64_t ClientReport::cut_short() const {
+  int64_t count = 0;
+  for (const Point& point : points) count += options.ignore_eos ? point.summary.shorter : 0;
+  return count;
 }
 
 ClientReport run_client_bench(const ClientOptions& options) {

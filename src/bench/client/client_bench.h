@@ -28,6 +28,9 @@ struct ClientOptions {
   std::string endpoint = "/v1/completions";  // or /v1/chat/completions
   std::string model;                         // empty: the only one that the server has
   DatasetOptions dataset;
+  // What the numbers at the prompts' beginnings follow from, so that prompts are the same in every
+  // run; nothing: other numbers in every run, which a server that has seen one run cannot know.
+  std::optional<uint64_t> number_seed;
   std::vector<int> max_concurrency;    // a point for each
   std::optional<double> request_rate;  // a second; nothing: a closed loop
   double burstiness = 1;
@@ -64,8 +67,10 @@ struct ClientReport {
   // Share of the prompts' tokens that were in the server's cache; nothing when it does not say.
   std::optional<double> cached_share() const;
   bool cached_too_much() const;
-  // All requests answered, and nothing cached that should not be.
-  bool valid() const { return failed() == 0 && !cached_too_much(); }
+  // Answers that are shorter than --ignore-eos asks for.
+  int64_t cut_short() const;
+  // All requests answered in full, and nothing cached that should not be.
+  bool valid() const { return failed() == 0 && !cached_too_much() && cut_short() == 0; }
 };
 
 // Throws Error when the server does not answer, does not know the model or refuses the first

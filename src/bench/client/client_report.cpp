@@ -58,6 +58,7 @@ Json point_json(const Point& point, const ClientOptions& options) {
   json["output_tokens"] = summary.output_tokens;
   json["cached_tokens"] = summary.cached_tokens ? Json(*summary.cached_tokens) : Json();
   json["without_usage"] = summary.without_usage;
+  json["shorter"] = summary.shorter;
   json["output_tokens_per_second"] = to_json(summary.output_tokens_per_second);
   json["total_tokens_per_second"] = to_json(summary.total_tokens_per_second);
   json["requests_per_second"] = bench::to_json(summary.requests_per_second);

@@ -8,6 +8,8 @@
 namespace levin::bench::client {
 namespace {
 
+constexpr int kMostPositions = 1024;  // of drafts in a round
+
 struct Sample {
   std::string_view name;  // without prefix and _total
   std::string_view labels;
@@ -43,7 +45,7 @@ std::optional<int> position_of(std::string_view labels) {
   int position = 0;
   const auto [stop, error] =
       std::from_chars(number.data(), number.data() + number.size(), position);
-  if (error != std::errc() || position < 0) return std::nullopt;
+  if (error != std::errc() || position < 0 || position >= kMostPositions) return std::nullopt;
   return position;
 }
 

@@ -105,6 +105,10 @@ class GeneratedPrompts : public Dataset {
     return {.text = text_of(static_cast<uint64_t>(index), static_cast<std::size_t>(bytes), scale),
             .output_tokens = options_.output_tokens};
   }
+  PromptSize size_of(int64_t, const TokenScale& scale) const override {
+    return {static_cast<double>(options_.input_tokens) * scale.bytes_per_token,
+            options_.output_tokens};
+  }
 
  protected:
   virtual std::string text_of(uint64_t index, std::size_t bytes, const TokenScale&) const {
@@ -192,6 +196,11 @@ class TracePrompts : public Dataset {
                                            : request.prompt,
             .output_tokens = request.output_tokens,
             .at = request.at.value_or(0)};
+  }
+  PromptSize size_of(int64_t index, const TokenScale& scale) const override {
+    const TraceRequest& request = requests_[static_cast<std::size_t>(index)];
+    const double bytes = static_cast<double>(request.input_tokens) * scale.bytes_per_token;
+    return {std::max(bytes, static_cast<double>(request.prompt.size())), request.output_tokens};
   }
   int64_t size() const override { return static_cast<int64_t>(requests_.size()); }
   bool timed() const override { return requests_.front().at.has_value(); }

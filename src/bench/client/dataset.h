@@ -32,6 +32,15 @@ struct TokenScale {
   double other_tokens = 0;
 };
 
+// More is a mistake or an attack.
+constexpr int64_t kMostTokens = 10'000'000;  // of a prompt or an answer
+
+// About what a request will take.
+struct PromptSize {
+  double bytes = 0;
+  int64_t output_tokens = 0;
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -39,6 +48,8 @@ class Dataset {
   virtual std::string piece(uint64_t index, std::size_t bytes) const = 0;
   // The same for the same index and scale. `index` >= 0, and below size() if that is not 0.
   virtual PromptPlan prompt(int64_t index, const TokenScale& scale) const = 0;
+  // Of that prompt, without making it.
+  virtual PromptSize size_of(int64_t index, const TokenScale& scale) const = 0;
   // Prompts there are; 0: any number.
   virtual int64_t size() const { return 0; }
   // Whether requests have times of their own.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/plural.h"
+#include "text/printable.h"
 
 namespace levin::bench::client {
 namespace {
@@ -114,9 +115,9 @@ std::string describe_work(const ClientReport& report) {
           : fmt::format("about {} in, {}{} out", counted(dataset.input_tokens, "token"),
                         options.ignore_eos ? "" : "at most ", dataset.output_tokens);
   return fmt::format(
-      "{} at {}{}\n{} prompts, {}, temperature {:g}; {}; {}; work {}", options.model,
-      options.target.url, options.endpoint, dataset.name, lengths, options.temperature,
-      counted(int64_t{options.rounds}, "round"),
+      "{} at {}{}\n{} prompts, {}, temperature {:g}; {}; {}; work {}",
+      text::printable(options.model), options.target.url, options.endpoint, dataset.name, lengths,
+      options.temperature, counted(int64_t{options.rounds}, "round"),
       options.allow_cached ? "prompts may be cached" : "no prompt begins like another",
       report.work);
 }
@@ -149,10 +150,17 @@ std::string complaint(const ClientReport& report) {
     text += fmt::format("{} failed; figures are those of the others",
                         counted(report.failed(), "request"));
   }
+  if (report.cut_short() > 0) {
+    text += fmt::format(
+        "{}{} answers are shorter than --output-len although --ignore-eos asks for all of it: the "
+        "server does not do that, and its figures are those of less work",
+        text.empty() ? "" : "; ", report.cut_short());
+  }
   if (report.cached_too_much()) {
     text += fmt::format(
         "{}the server had {:.1f} % of the prompts' tokens in its cache, although no prompt begins "
-        "like another: these are not the times of reading prompts (--allow-cached accepts that)",
+        "like another: these are not the times of reading prompts (--allow-cached accepts that; "
+        "after a run with the same --seed it needs another one)",
         text.empty() ? "" : "; ", *report.cached_share() * 100);
   }
   return text;

@@ -72,9 +72,10 @@ class Flight {
 
   bool take(std::string_view bytes) {
     if (status() == kOk) {
-      if (parser_.feed(bytes)) return true;
-      record_.error = fmt::format("an event is larger than {} bytes", SseParser::kMostBytes);
-      return false;
+      if (!parser_.feed(bytes)) {
+        record_.error = fmt::format("an event is larger than {} bytes", SseParser::kMostBytes);
+      }
+      return record_.error.empty();  // what comes behind an error is of no use, and may never end
     }
     body_ += bytes.substr(0, kKeptErrorBytes - std::min(body_.size(), kKeptErrorBytes));
     return true;

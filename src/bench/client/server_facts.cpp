@@ -117,7 +117,19 @@ std::optional<TokenScale> measure_scale(const Target& target, const RequestStyle
     tokens += *with - *alone;
   }
   if (tokens <= 0) return std::nullopt;
-  return TokenScale{.bytes_per_token = bytes / tokens, .other_tokens = *alone};
+  // No text is like that, and prompts would have any size.
+  constexpr double kFewest = 0.05, kMost = 100;
+  const TokenScale scale{.bytes_per_token = bytes / tokens, .other_tokens = *alone};
+  if (scale.bytes_per_token >= kFewest && scale.bytes_per_token <= kMost && *alone >= 0 &&
+      *alone <= static_cast<double>(kMostTokens)) {
+    return scale;
+  }
+  throw Error({.what = "the server's \"prompt_tokens\" cannot be",
+               .where = target.url + style.endpoint,
+               .expected = fmt::format("{} to {} bytes of text in a token", kFewest, kMost),
+               .found = fmt::format("{:g}, and {:g} tokens of a prompt besides its text",
+                                    scale.bytes_per_token, scale.other_tokens),
+               .hint = "is this a server of OpenAI's API?"});
 }
 
 }  // namespace levin::bench::client

@@ -47,6 +47,7 @@ void add_usage(const RequestRecord& record, PointSummary& summary) {
   if (summary.prompt_tokens == 0) summary.fewest_prompt_tokens = usage.prompt;
   summary.fewest_prompt_tokens = std::min(summary.fewest_prompt_tokens, usage.prompt);
   summary.most_prompt_tokens = std::max(summary.most_prompt_tokens, usage.prompt);
+  summary.shorter += record.asked > 0 && usage.output < record.asked ? 1 : 0;
   summary.prompt_tokens += usage.prompt;
   summary.output_tokens += usage.output;
   if (usage.cached) summary.cached_tokens = summary.cached_tokens.value_or(0) + *usage.cached;
@@ -61,7 +62,8 @@ void add_counters(std::span<const PointRound> rounds, PointSummary& summary) {
   if (summary.cached_tokens || !summary.counters) return;
   const auto counted = summary.counters->cached_tokens ? summary.counters->cached_tokens
                                                        : summary.counters->prefix_hits;
-  if (counted) summary.cached_tokens = std::llround(*counted);
+  constexpr double kMost = 1e15;  // no server has read so much
+  if (counted && *counted >= 0 && *counted <= kMost) summary.cached_tokens = std::llround(*counted);
 }
 
 }  // namespace

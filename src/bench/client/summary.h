@@ -43,6 +43,7 @@ struct PointSummary {
   int64_t requests = 0;
   std::map<std::string, int> failures;  // what happened, how often
   int64_t without_usage = 0;            // of those that did not fail
+  int64_t shorter = 0;                  // answers that have fewer tokens than were asked for
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   int64_t fewest_prompt_tokens = 0, most_prompt_tokens = 0;  // of a request

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/client/dataset.h"
 #include "core/error.h"
 #include "evaluate/json_lines.h"
 
@@ -11,6 +12,8 @@ namespace levin::bench::client {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kLongestTrace = 7.0 * 24 * 60 * 60;  // seconds
 
 [[noreturn]] void bad_line(const std::string& where, std::string what, std::string expected,
                            std::string found) {
@@ -24,8 +27,9 @@ using Json = nlohmann::ordered_json;
 std::optional<int64_t> length_of(const Json& line, const char* key, const std::string& where) {
   if (!line.contains(key)) return std::nullopt;
   const Json& value = line.at(key);
-  if (!value.is_number_integer() || value.get<int64_t>() < 1) {
-    bad_line(where, fmt::format("\"{}\" is no length", key), "a number of tokens", value.dump());
+  if (!value.is_number_integer() || value < 1 || value > kMostTokens) {
+    bad_line(where, fmt::format("\"{}\" is no length", key),
+             fmt::format("a number of tokens from 1 to {}", kMostTokens), value.dump());
   }
   return value.get<int64_t>();
 }
@@ -68,6 +72,11 @@ std::vector<TraceRequest> read_trace(const std::filesystem::path& file, int64_t 
       if (!time.is_number()) bad_line(where, "\"timestamp\" is no time", "ms", time.dump());
       if (requests.empty()) first = time.get<double>();
       request.at = (time.get<double>() - first) / 1000;
+      if (!(*request.at <= kLongestTrace)) {
+        bad_line(where, "the request comes too long after the first",
+                 fmt::format("a \"timestamp\" at most {:.0f} ms after it", kLongestTrace * 1000),
+                 time.dump());
+      }
     }
     if (!requests.empty() && request.at.has_value() != requests.back().at.has_value()) {
       bad_line(where, "some requests have a time, others do not", "\"timestamp\" on all or none",
