@@ -89,13 +89,38 @@ void complete_api_keys(std::vector<std::string>& keys) {
   const char* from_environment = std::getenv("LEVIN_API_KEY");
   if (keys.empty() && from_environment != nullptr) keys.emplace_back(from_environment);
   for (const std::string& key : keys) {
-    if (!key.empty()) continue;
+    const char* where = from_environment != nullptr ? "--api-key or LEVIN_API_KEY" : "--api-key";
+    if (!key.empty()) {
+      check_api_key(key, where);
+      continue;
+    }
     throw Error({.what = "an API key is empty",
-                 .where = from_environment != nullptr ? "--api-key or LEVIN_API_KEY" : "--api-key",
+                 .where = where,
                  .expected = "a key that nobody guesses",
                  .found = "nothing",
                  .hint = "to let everybody in, leave the flag out and unset the variable"});
   }
+}
+
+// Every metric's name begins with it, and names are made of these only.
+std::string check_metrics_prefix(const std::string& prefix) {
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':';
+  };
+  const auto part = [&](char c) { return letter(c) || (c >= '0' && c <= '9'); };
+  if (!prefix.empty() && letter(prefix.front()) && std::all_of(prefix.begin(), prefix.end(), part))
+    return {};
+  return fmt::format("{} begins no Prometheus name, which has letters, digits, _ and :", prefix);
+}
+
+// A body that may come must also fit.
+void check_body_limits(const serve::http::Limits& limits) {
+  if (limits.held_bytes >= limits.body_bytes) return;
+  throw Error({.what = "no request as large as it may be could ever be read",
+               .where = "--request-memory",
+               .expected = fmt::format("at least --max-request-bytes, {}", limits.body_bytes),
+               .found = fmt::format("{}", limits.held_bytes),
+               .hint = {}});
 }
 
 // What the user did not fix is chosen round by round, up to what the runtime can rewind.
@@ -166,6 +191,7 @@ ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
   options.request_timeout =
       std::chrono::milliseconds(static_cast<int64_t>(flags.request_timeout * 1000));
   complete_api_keys(options.api_keys);
+  check_body_limits(options.limits);
   options.tool_calls = text::parse_tool_call_format(flags.tool_call_parser);
   if (options.served_model_names.empty()) {
     const std::filesystem::path folder = std::filesystem::path(flags.engine.model) / "";
@@ -177,8 +203,7 @@ ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
   // The port is taken before the model is loaded, so that a mistake shows at once and a load
   // balancer sees that something is coming.
   serve::Server server(options);
-  spdlog::info("listening on http://{}:{} while {} loads", options.host, server.port(),
-               flags.engine.model);
+  spdlog::info("listening on {} while {} loads", server.url(), flags.engine.model);
   const auto engine = load(flags);
   check_device(profile, *engine);
   start_trace(flags.trace, *engine);
@@ -254,10 +279,15 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_option("--max-connections", options.limits.connections, "Open connections")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command
-      ->add_option("--max-request-bytes", options.limits.body_bytes,
-                   "Largest body of a request, e.g. 8M; larger ones get 413 (default 8M)")
-      ->transform(CLI::AsSizeValue(false));
+  size_at_least(
+      command->add_option("--max-request-bytes", options.limits.body_bytes,
+                          "Largest body of a request, e.g. 8M; larger ones get 413 (default 8M)"),
+      1);
+  size_at_least(
+      command->add_option("--request-memory", options.limits.held_bytes,
+                          "What bodies of all requests may hold together until they are answered; "
+                          "the request that would hold more gets 503 (default 256M)"),
+      1);
   command->add_option("--reasoning-parser", flags->reasoning_parser, "nemotron_v3 or none")
       ->capture_default_str();
   command->add_flag("--enable-auto-tool-choice", flags->auto_tool_choice,
@@ -271,6 +301,7 @@ void add_serve(CLI::App& app, Action& action) {
   command
       ->add_option("--metrics-prefix", options.metrics_prefix,
                    "In front of metrics' names; vllm: for existing dashboards")
+      ->check(CLI::Validator(check_metrics_prefix, ""))
       ->capture_default_str();
   command->add_flag("--disable-log-requests,--no-enable-log-requests", flags->no_request_log,
                     "Do not log a line for each request");

@@ -1,5 +1,6 @@
 #include "serve/server.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -90,6 +91,12 @@ uint16_t Server::port() const {
   return impl_->http.port();
 }
 
+std::string Server::url() const {
+  const std::string& host = impl_->options.host;
+  const bool address_of_ipv6 = host.find(':') != host.npos;
+  return fmt::format("http://{}:{}", address_of_ipv6 ? fmt::format("[{}]", host) : host, port());
+}
+
 void Server::run(engine::Engine& engine, const EngineSettings& settings) {
   Impl& impl = *impl_;
   engine::Scheduler scheduler(engine, settings.scheduler);
@@ -101,7 +108,9 @@ void Server::run(engine::Engine& engine, const EngineSettings& settings) {
   }
   impl.http.post([&] {
     impl.service.attach(engine, scheduler, settings);
-    if (impl.service.phase() == Phase::kLoading) impl.service.set_phase(Phase::kReady);
+    if (impl.service.phase() != Phase::kLoading) return;
+    impl.service.set_phase(Phase::kReady);
+    spdlog::info("ready: {} answers", url());
   });
   scheduler.run();
   // Everything has been generated; what the clients have not got yet is still on its way.

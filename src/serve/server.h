@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "engine/engine.h"
 #include "serve/options.h"
@@ -24,6 +25,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   uint16_t port() const;
+  // http://HOST:PORT, as it was told where to listen.
+  std::string url() const;
   // Serves until drain() or stop() is through, and the answers have been sent. The engine needs a
   // tokenizer. Throws Error as Scheduler's constructor does.
   void run(engine::Engine& engine, const EngineSettings& settings);

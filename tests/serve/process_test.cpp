@@ -65,14 +65,12 @@ class Process {
   // Waits until it serves. Whoever fills the pipe later is read by nobody: keep logs short.
   uint16_t ready() {
     std::smatch match;
-    if (!read_log("http://127\\.0\\.0\\.1:(\\d+)", match)) return 0;
+    if (!read_log("ready: http://127\\.0\\.0\\.1:(\\d+) answers", match)) return 0;
     const auto port = static_cast<uint16_t>(std::stoi(match[1]));
-    while (true) {
-      Client client(port);
-      client.send_request("GET", "/health");
-      if (client.read().status == 200) return port;
-      std::this_thread::sleep_for(5ms);
-    }
+    Client client(port);
+    client.send_request("GET", "/health");
+    EXPECT_EQ(client.read().status, 200) << "it is not ready";
+    return port;
   }
   void signal(int number) const { ::kill(id_, number); }
   // The exit code, or 128 and the signal.
@@ -172,6 +170,14 @@ TEST(Process, RefusesWhatWouldLeaveTheDoorOpen) {
                            Case{{}, {"LEVIN_API_KEYS=a"}, "unknown environment variable"},
                            Case{{"--allowed-origins", "*"}, {}, "origins cannot be read"},
                            Case{{"--allowed-origins", R"(["chat.example"])"}, {}, "chat.example"},
+                           Case{{}, {"LEVIN_API_KEY=a\r\nb"}, "no text of one line"},
+                           Case{{"--api-key", "a\r\nX: y"}, {}, "no text of one line"},
+                           Case{{"--metrics-prefix", "my-levin:"}, {}, "--metrics-prefix"},
+                           Case{{"--metrics-prefix", "0levin"}, {}, "--metrics-prefix"},
+                           Case{{"--metrics-prefix", "a b\n"}, {}, "--metrics-prefix"},
+                           Case{{"--max-request-bytes", "0"}, {}, "--max-request-bytes"},
+                           Case{{"--max-request-bytes", "-1"}, {}, "--max-request-bytes"},
+                           Case{{"--request-memory", "1M"}, {}, "--request-memory"},
                            Case{{"--request-timeout", "-1"}, {}, "--request-timeout"}}) {
     Process process(each.flags, each.variables);
     std::smatch match;
