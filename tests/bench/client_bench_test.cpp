@@ -93,7 +93,7 @@ TEST(ClientBench, KeepsToItsConcurrencyAndAPromptsBeginningsDiffer) {
 }
 
 TEST(ClientBench, ChatHasMessagesAndTheKeyIsSent) {
-  MockServer server([](const Peer& peer, int) { Good{}(peer); });
+  MockServer server([](const Peer& peer, int) { Good{.tokens = 5}(peer); });
   server.key = "secret";
   ClientOptions options = options_for(server);
   EXPECT_THROW(run_client_bench(options), Error);
@@ -351,7 +351,7 @@ TEST(ClientBench, ShortAnswersAreNotWhatIgnoreEosAskedFor) {
   EXPECT_THAT(complaint(report), HasSubstr("16 answers are shorter than --output-len"));
 }
 
-TEST(ClientBench, ASeedMakesEveryRunThesame) {
+TEST(ClientBench, ASeedMakesEveryRunTheSame) {
   std::vector<std::string> works;
   std::vector<std::vector<std::string>> runs;
   for (const std::optional<uint64_t> seed :

@@ -68,7 +68,9 @@ TEST(LongPrompts, AreRefusedByTheirBytes) {
     const Answer answer = server.post(path, body);
     EXPECT_EQ(answer.status, 400) << answer.body;
     const Json error = answer.json()["error"];
-    if (!param.empty()) EXPECT_EQ(error["param"], param);
+    if (!param.empty()) {
+      EXPECT_EQ(error["param"], param);
+    }
     return error["message"].get<std::string>();
   };
   const std::string long_text(512 * 32 + 1, ' ');
