@@ -251,7 +251,6 @@ void Connection::read_some() {
 }
 
 void Connection::on_body(Code error) {
-  if (error == beast::http::error::end_of_chunk) error = {};  // not of the body
   if (error == beast::http::error::body_limit) {
     unread_body_ = true;
     return refuse(413, "the body is too large");
