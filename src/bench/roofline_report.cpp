@@ -40,9 +40,9 @@ std::string rate(double bytes, double seconds) {
 std::string text_of(const RooflineTable& table) {
   evaluate::Table lines({"", "barriers", "MB", "counted", "act. MB", "MFLOP", "floor us", "us",
                          "min", "GB/s", "ceiling", "waiting", "experts"});
-  double counted = 0;
+  double counted_bytes = 0;
   for (const RooflineLine& line : table.lines) {
-    counted += line.counted_bytes;
+    counted_bytes += line.counted_bytes;
     lines.add_row({name_of(line), fmt::format("{:.0f}", line.barriers),
                    fmt::format("{:.3f}", line.cost.memory_bytes() / 1e6),
                    fmt::format("{:.3f}", line.counted_bytes / 1e6),
@@ -58,7 +58,7 @@ std::string text_of(const RooflineTable& table) {
   }
   lines.add_rule();
   lines.add_row({"all phases", "", fmt::format("{:.3f}", table.cost.memory_bytes() / 1e6),
-                 fmt::format("{:.3f}", counted / 1e6),
+                 fmt::format("{:.3f}", counted_bytes / 1e6),
                  fmt::format("{:.3f}", table.cost.activation_bytes / 1e6),
                  fmt::format("{:.2f}", table.cost.flops / 1e6),
                  fmt::format("{:.1f}", table.floor_seconds * 1e6),

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "bench/client/definitions.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "mock_server.h"

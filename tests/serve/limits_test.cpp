@@ -134,7 +134,9 @@ TEST(Bodies, TogetherHoldOnlySoMuch) {
       clients.back()->send(fmt::format("POST /v1/completions HTTP/1.1\r\n{}\r\n\r\n", framing));
       clients.back()->send(chunked ? fmt::format("{:x}\r\n{}\r\n", spaces.size(), spaces) : spaces);
     }
-    while (held() < 2 * static_cast<double>(spaces.size())) std::this_thread::sleep_for(1ms);
+    // The parser keeps a chunk's last bytes until what follows them comes.
+    const double both = 2 * static_cast<double>(spaces.size() - 1000);
+    while (held() < both) std::this_thread::sleep_for(1ms);
     const Answer answer = server.post_text("/v1/completions", spaces);
     EXPECT_EQ(answer.status, 503);
     EXPECT_EQ(answer.header("Retry-After"), "1");
