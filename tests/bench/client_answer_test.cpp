@@ -111,7 +111,7 @@ TEST(ErrorMessage, OfEveryForm) {
   EXPECT_EQ(error_message(R"({"error": {"message": "a"}})"), "a");
   EXPECT_EQ(error_message(R"({"error": "a"})"), "a");
   EXPECT_EQ(error_message(R"({"message": "a"})"), "a");
-  EXPECT_EQ(error_message("<h1>\nBad\x1b"), "<h1> Bad ");
+  EXPECT_EQ(error_message("<h1>\nBad\x1b"), "<h1> Bad\\x1b");
   EXPECT_EQ(error_message(std::string(1000, 'x')).size(), 200u);
   EXPECT_EQ(error_message(""), "");
 }

@@ -203,7 +203,7 @@ TEST(ClientBench, SomeFailuresAreCountedAndTheOthersMeasured) {
   EXPECT_FALSE(report.valid());
   EXPECT_THAT(complaint(report), HasSubstr("9 requests failed"));
   EXPECT_THAT(to_text(report), AllOf(HasSubstr("4 of 16 requests: HTTP 503: draining"),
-                                     HasSubstr("failed, warm-up: 1 requests")));
+                                     HasSubstr("failed, warm-up: 1 request,")));
   EXPECT_EQ(report.points[1].summary.ttft.count, 12u);
 }
 

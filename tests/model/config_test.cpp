@@ -161,7 +161,7 @@ TEST(Config, OtherSpellings) {
   EXPECT_EQ(with([](json& c) { c["norm_eps"] = 1e-6; }).norm_eps, 1e-6);
   EXPECT_EQ(with([](json& c) { c["rms_norm_eps"] = 1e-6; }).norm_eps, 1e-6);
   EXPECT_EQ(with([](json& c) {
-              c["norm_eps"] = 1e-6;
+              c["norm_eps"] = 1e-3;
               c["layer_norm_epsilon"] = 1e-3;
             }).norm_eps,
             1e-3);
@@ -374,7 +374,7 @@ TEST(Config, OptionalPieces) {
                 c["use_bias"] = false;
                 c["mamba_proj_bias"] = true;
               }),
-              HasSubstr("disagree"));
+              HasSubstr("contradict each other"));
 }
 
 TEST(Config, IntermediateSizeMayBeAList) {
