@@ -152,7 +152,8 @@ void Service::handle(const Exchange& plain) {
 
 void Service::dispatch(const Exchange& exchange) {
   const http::Request& request = exchange->request();
-  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+  const std::string_view method =
+      request.method == "HEAD" ? std::string_view("GET") : request.method;
   const Route* found = nullptr;
   bool path_known = false;
   for (const Route& route : routes()) {

@@ -62,7 +62,8 @@ class Process {
     }
     return true;
   }
-  // Waits until it serves. Whoever fills the pipe later is read by nobody: keep logs short.
+  // Waits until it serves; 0 when it ends before. Whoever fills the pipe later is read by nobody:
+  // keep logs short.
   uint16_t ready() {
     std::smatch match;
     if (!read_log("ready: http://127\\.0\\.0\\.1:(\\d+) answers", match)) return 0;
@@ -71,6 +72,11 @@ class Process {
     client.send_request("GET", "/health");
     EXPECT_EQ(client.read().status, 200) << "it is not ready";
     return port;
+  }
+  // Of the log, when the process has ended.
+  void read_rest() {
+    std::smatch none;
+    read_log("(?!)", none);
   }
   void signal(int number) const { ::kill(id_, number); }
   // The exit code, or 128 and the signal.
