@@ -137,10 +137,14 @@ TEST_F(LadderTest, SurvivesBeingKilled) {
     ::_exit(0);
   }
   const fs::path finished = out_ / "results" / "evaluation-bf16.json";
-  for (int i = 0; i < 6000 && !fs::exists(finished); ++i) std::this_thread::sleep_for(10ms);
-  ::kill(child, SIGKILL);
   int status = 0;
-  ::waitpid(child, &status, 0);
+  pid_t ended = 0;
+  while (!fs::exists(finished) && ended == 0) {
+    std::this_thread::sleep_for(10ms);
+    ended = ::waitpid(child, &status, WNOHANG);
+  }
+  ::kill(child, SIGKILL);
+  if (ended == 0) ::waitpid(child, &status, 0);
   ASSERT_TRUE(fs::exists(finished));
   const fs::file_time_type kept = fs::last_write_time(finished);
 
