@@ -105,8 +105,8 @@ struct MoeDown {
   Trace trace;
 };
 
-// For up to `rows` tokens and matrices in formats of the set. Grid: at most the number of multiprocessors, since blocks wait for each
-// other.
+// For up to `rows` tokens and matrices in formats of the set. Grid: at most the number of
+// multiprocessors, since blocks wait for each other.
 Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats);
 Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats);
 
