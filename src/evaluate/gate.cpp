@@ -145,15 +145,10 @@ GateLine recovery_line(double limit, const Comparison& comparison, const Bootstr
                 .subject = counted(counts.size(), "task"),
                 .estimate = median_recovery(counts, bootstrap),
                 .bound = {.limit = limit, .is_minimum = true},
-                .verdict = Verdict::kUndecided,
                 .unit = "items per task",
                 .samples = most_items(comparison),
-                .samples_to_decide = {},
-                .failure = {},
-                .note = {},
                 .flag = "--limit",
                 .flag_now = most_items(comparison),
-                .flag_to_decide = {},
                 .flag_held = items_held};
   if (std::isnan(line.estimate.value)) {
     return finish(std::move(line), "the baseline gets nothing right in any task",
@@ -171,26 +166,28 @@ int64_t count_items(const Comparison& comparison) {
   return items;
 }
 
+// Not judged yet: an increase over all items.
+GateLine line_of_items(const char* key, const Estimate& estimate, double limit,
+                       const Comparison& comparison, int64_t items_held) {
+  const int64_t items = count_items(comparison);
+  return {.key = key,
+          .subject = counted(items, "item"),
+          .estimate = estimate,
+          .bound = {.limit = limit, .is_minimum = false},
+          .unit = "items",
+          .samples = items,
+          .flag = "--limit",
+          .flag_now = most_items(comparison),
+          .flag_held = items_held};
+}
+
 GateLine verbosity_line(double limit, const Comparison& comparison, const Bootstrap& bootstrap,
                         int64_t items_held) {
   std::vector<std::vector<Pair>> groups;
   for (const TaskComparison& task : comparison.tasks) groups.push_back(task.tokens);
   Estimate change = ratio_of_sums(groups, bootstrap);
   change = {change.value - 1, change.low - 1, change.high - 1};
-  GateLine line{.key = "verbosity_increase_max",
-                .subject = counted(count_items(comparison), "item"),
-                .estimate = change,
-                .bound = {.limit = limit, .is_minimum = false},
-                .verdict = Verdict::kUndecided,
-                .unit = "items",
-                .samples = count_items(comparison),
-                .samples_to_decide = {},
-                .failure = {},
-                .note = {},
-                .flag = "--limit",
-                .flag_now = most_items(comparison),
-                .flag_to_decide = {},
-                .flag_held = items_held};
+  GateLine line = line_of_items("verbosity_increase_max", change, limit, comparison, items_held);
   return finish_shrinking(std::move(line), {});
 }
 
@@ -198,20 +195,8 @@ GateLine repetition_line(double limit, const Comparison& comparison, const Boots
                          int64_t items_held) {
   std::vector<PairCounts> counts;
   for (const TaskComparison& task : comparison.tasks) counts.push_back(task.loops);
-  GateLine line{.key = "repetition_increase_max",
-                .subject = counted(count_items(comparison), "item"),
-                .estimate = proportion_change(counts, bootstrap),
-                .bound = {.limit = limit, .is_minimum = false},
-                .verdict = Verdict::kUndecided,
-                .unit = "items",
-                .samples = count_items(comparison),
-                .samples_to_decide = {},
-                .failure = {},
-                .note = {},
-                .flag = "--limit",
-                .flag_now = most_items(comparison),
-                .flag_to_decide = {},
-                .flag_held = items_held};
+  GateLine line = line_of_items("repetition_increase_max", proportion_change(counts, bootstrap),
+                                limit, comparison, items_held);
   const Bound bound = line.bound;
   return finish(std::move(line), {},
                 [&] { return growth_that_decides_proportion(counts, bound, coarse(bootstrap)); });
@@ -228,15 +213,10 @@ GateLine perplexity_line(double limit, const TextScore& text, double confidence)
                 .subject = "text " + text.kind,
                 .estimate = perplexity_ratio(text, confidence),
                 .bound = {.limit = limit, .is_minimum = false},
-                .verdict = Verdict::kUndecided,
                 .unit = "windows",
                 .samples = static_cast<int64_t>(text.windows.size()),
-                .samples_to_decide = {},
-                .failure = {},
-                .note = {},
                 .flag = "--windows",
                 .flag_now = static_cast<int64_t>(text.windows.size()),
-                .flag_to_decide = {},
                 .flag_held = windows_held(text)};
   if (line.samples == 1) line.note = "one window bounds nothing";
   std::string broken;

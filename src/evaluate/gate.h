@@ -37,9 +37,9 @@ struct GateLine {
   Verdict verdict = Verdict::kUndecided;
   std::string unit;  // what `samples` counts: "items per task", "items", "windows"
   int64_t samples = 0;
-  std::optional<int64_t> samples_to_decide;  // of an undecided line; nothing when no number would
-  std::string failure;                       // why it fails without a number; else empty
-  std::string note;                          // what a reader must know to trust the line
+  std::optional<int64_t> samples_to_decide = {};  // of an undecided line; none: no number would
+  std::string failure = {};                       // why it fails without a number; else empty
+  std::string note = {};                          // what a reader must know to trust the line
   // The flag that sets the number of samples, what it amounts to now, the value that would decide
   // and the largest that the files have samples for (0: not known).
   std::string flag = {};
