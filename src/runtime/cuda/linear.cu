@@ -211,48 +211,28 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
 
 namespace {
 
-template <FormatSet kFormats>
-Kernel<NormLinear> norm_linear_for(int rows) {
-  return rows == 1   ? norm_linear<1, kFormats>
-         : rows <= 4 ? norm_linear<4, kFormats>
-                     : norm_linear<8, kFormats>;
-}
-template <FormatSet kFormats>
-Kernel<ActLinear> act_linear_for(int rows) {
-  return rows == 1   ? act_linear<1, kFormats>
-         : rows <= 4 ? act_linear<4, kFormats>
-                     : act_linear<8, kFormats>;
+// A phase's linears mostly have one format.
+template <typename Make>
+auto kernel_of_linears(FormatSet formats, Make&& make) {
+  return kernel_for<set_of(UnitFormat::kBf16), set_of(UnitFormat::kFp8), set_of(UnitFormat::kNvfp4),
+                    set_of(UnitFormat::kInt4)>(formats, make);
 }
 
 }  // namespace
 
 Kernel<NormLinear> norm_linear_kernel(int rows, FormatSet formats) {
-  switch (formats) {
-    case set_of(UnitFormat::kBf16):
-      return norm_linear_for<set_of(UnitFormat::kBf16)>(rows);
-    case set_of(UnitFormat::kFp8):
-      return norm_linear_for<set_of(UnitFormat::kFp8)>(rows);
-    case set_of(UnitFormat::kNvfp4):
-      return norm_linear_for<set_of(UnitFormat::kNvfp4)>(rows);
-    case set_of(UnitFormat::kInt4):
-      return norm_linear_for<set_of(UnitFormat::kInt4)>(rows);
-    default:
-      return norm_linear_for<kAnyFormat>(rows);
-  }
+  return kernel_of_linears(formats, [&]<FormatSet kFormats>() -> Kernel<NormLinear> {
+    return rows == 1   ? norm_linear<1, kFormats>
+           : rows <= 4 ? norm_linear<4, kFormats>
+                       : norm_linear<8, kFormats>;
+  });
 }
 Kernel<ActLinear> act_linear_kernel(int rows, FormatSet formats) {
-  switch (formats) {
-    case set_of(UnitFormat::kBf16):
-      return act_linear_for<set_of(UnitFormat::kBf16)>(rows);
-    case set_of(UnitFormat::kFp8):
-      return act_linear_for<set_of(UnitFormat::kFp8)>(rows);
-    case set_of(UnitFormat::kNvfp4):
-      return act_linear_for<set_of(UnitFormat::kNvfp4)>(rows);
-    case set_of(UnitFormat::kInt4):
-      return act_linear_for<set_of(UnitFormat::kInt4)>(rows);
-    default:
-      return act_linear_for<kAnyFormat>(rows);
-  }
+  return kernel_of_linears(formats, [&]<FormatSet kFormats>() -> Kernel<ActLinear> {
+    return rows == 1   ? act_linear<1, kFormats>
+           : rows <= 4 ? act_linear<4, kFormats>
+                       : act_linear<8, kFormats>;
+  });
 }
 
 }  // namespace levin::runtime::cuda

@@ -12,6 +12,15 @@ namespace levin::runtime::cuda {
 template <typename Params>
 using Kernel = void (*)(Params);
 
+// The kernel for the formats of a phase: `make.operator()<set>()` of the one of kSets that they
+// are, else of all formats.
+template <FormatSet... kSets, typename Make>
+auto kernel_for(FormatSet formats, Make&& make) {
+  auto kernel = make.template operator()<kAnyFormat>();
+  ((formats == kSets ? void(kernel = make.template operator()<kSets>()) : void()), ...);
+  return kernel;
+}
+
 enum class OutputKind : uint8_t {
   kStore,  // data[token][row] = y
   kAdd,    // data[token][row] += y: the residual stream

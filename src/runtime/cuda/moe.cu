@@ -540,57 +540,27 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
 
 namespace {
 
-constexpr FormatSet kBf16 = set_of(UnitFormat::kBf16);
-constexpr FormatSet kFp8 = set_of(UnitFormat::kFp8);
-constexpr FormatSet kNvfp4 = set_of(UnitFormat::kNvfp4);
-constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
-
-template <FormatSet kFormats>
-Kernel<MoeUp> moe_up_for(int rows) {
-  return rows == 1 ? moe_up<1, kFormats> : rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
-}
-template <FormatSet kFormats>
-Kernel<MoeDown> moe_down_for(int rows) {
-  return rows == 1 ? moe_down<1, kFormats> : moe_down<kDownRows, kFormats>;
+// One format, or another for the shared expert than for the others.
+template <typename Make>
+auto kernel_of_experts(FormatSet formats, Make&& make) {
+  constexpr FormatSet kBf16 = set_of(UnitFormat::kBf16);
+  constexpr FormatSet kFp8 = set_of(UnitFormat::kFp8);
+  constexpr FormatSet kNvfp4 = set_of(UnitFormat::kNvfp4);
+  constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
+  return kernel_for<kBf16, kFp8, kNvfp4, kInt4, kFp8 | kNvfp4, kBf16 | kNvfp4>(formats, make);
 }
 
 }  // namespace
 
 Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats) {
-  switch (formats) {
-    case kBf16:
-      return moe_up_for<kBf16>(rows);
-    case kFp8:
-      return moe_up_for<kFp8>(rows);
-    case kNvfp4:
-      return moe_up_for<kNvfp4>(rows);
-    case kInt4:
-      return moe_up_for<kInt4>(rows);
-    case kFp8 | kNvfp4:
-      return moe_up_for<kFp8 | kNvfp4>(rows);
-    case kBf16 | kNvfp4:
-      return moe_up_for<kBf16 | kNvfp4>(rows);
-    default:
-      return moe_up_for<kAnyFormat>(rows);
-  }
+  return kernel_of_experts(formats, [&]<FormatSet kFormats>() -> Kernel<MoeUp> {
+    return rows == 1 ? moe_up<1, kFormats> : rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
+  });
 }
 Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats) {
-  switch (formats) {
-    case kBf16:
-      return moe_down_for<kBf16>(rows);
-    case kFp8:
-      return moe_down_for<kFp8>(rows);
-    case kNvfp4:
-      return moe_down_for<kNvfp4>(rows);
-    case kInt4:
-      return moe_down_for<kInt4>(rows);
-    case kFp8 | kNvfp4:
-      return moe_down_for<kFp8 | kNvfp4>(rows);
-    case kBf16 | kNvfp4:
-      return moe_down_for<kBf16 | kNvfp4>(rows);
-    default:
-      return moe_down_for<kAnyFormat>(rows);
-  }
+  return kernel_of_experts(formats, [&]<FormatSet kFormats>() -> Kernel<MoeDown> {
+    return rows == 1 ? moe_down<1, kFormats> : moe_down<kDownRows, kFormats>;
+  });
 }
 
 }  // namespace levin::runtime::cuda

@@ -115,7 +115,7 @@ __device__ inline void normalize_input(const NormedInput& input, const Pass& pas
                                        const RouterTap& tap) {
   constexpr int kAtOnce = kMost == 1 ? 1 : 2;
 #pragma unroll 1
-  for (int first = 0; first < (kMost == 1 ? 1 : rows); first += kAtOnce) {
+  for (int first = 0; first < rows; first += kAtOnce) {
     normalize_rows<kAtOnce, kRouter>(input, pass, first, rows, width, eps, weights, space, normed,
                                      tap);
   }

@@ -71,9 +71,6 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 __device__ inline void sync_threads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-__device__ inline void arrive_threads(int barrier, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
 
 // --- bulk copies that an mbarrier counts ---
 
@@ -110,6 +107,11 @@ __device__ inline void fence_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// What others have stored is visible to this thread's bulk copies from now on.
+__device__ inline void fence_stores_before_bulk_copies() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 // --- asynchronous copies from global to shared memory, 16 bytes a thread ---
 
 __device__ inline void commit_copies() {
@@ -123,10 +125,6 @@ __device__ inline void wait_for_copies() {
 
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-// What others have stored is visible to this thread's bulk copies from now on.
-__device__ inline void fence_stores_before_bulk_copies() {
-  asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // --- words that blocks of one grid hand to each other: a value and a tag in one piece ---

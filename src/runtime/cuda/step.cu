@@ -23,15 +23,6 @@ Step::Step(const model::Model& model, const Options& options, const DeviceModel&
       cudaDeviceGetAttribute(&shared_per_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   check(cudaDeviceGetAttribute(&shared_per_multiprocessor_,
                                cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  for (unsigned formats = 1; formats <= kAnyFormat; ++formats) {
-    const auto set = static_cast<FormatSet>(formats);
-    for (const int rows : {1, 4, 8}) {
-      allow_shared(norm_linear_kernel(rows, set), shared_per_block_);
-      allow_shared(act_linear_kernel(rows, set), shared_per_block_);
-      allow_shared(moe_up_kernel(rows, set), shared_per_block_);
-      allow_shared(moe_down_kernel(rows, set), shared_per_block_);
-    }
-  }
   allow_shared(embed_kernel(), 0);
   allow_shared(advance_draft_kernel(), 0);
   allow_shared(begin_round_kernel(), 0);
@@ -160,8 +151,9 @@ void Step::norm_phase(const char* name, NormLinear& p) {
     bytes += static_cast<double>(p.parts[i].matrix.bytes());
     formats |= set_of(p.parts[i].matrix.format);
   }
-  launch(name, norm_linear_kernel(rows_, formats), dim3(static_cast<unsigned>(grid)), kThreads,
-         p.shared.total, p, bytes);
+  const Kernel<NormLinear> kernel = norm_linear_kernel(rows_, formats);
+  allow_shared(kernel, shared_per_block_);
+  launch(name, kernel, dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p, bytes);
 }
 
 void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
@@ -179,8 +171,9 @@ void Step::act_phase(const char* name, ActLinear& p, const DeviceLinear& linear,
   const int grid = share_out(p.parts, 1, shape);
   p.shared = layout(shape, rows_);
   p.parts[0].chunk_units = chunk_units(p.shared, linear.matrix);
-  launch(name, act_linear_kernel(rows_, set_of(linear.matrix.format)),
-         dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p,
+  const Kernel<ActLinear> kernel = act_linear_kernel(rows_, set_of(linear.matrix.format));
+  allow_shared(kernel, shared_per_block_);
+  launch(name, kernel, dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p,
          static_cast<double>(linear.matrix.bytes()));
   if (observing()) observer_->input(*linear.source, buffers_.acts);
 }

@@ -137,8 +137,10 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.observed_routed = buffers_.routed;
     up.observed_experts = buffers_.experts;
   }
-  launch("moe up", moe_up_kernel(rows_, formats), dim3(static_cast<unsigned>(blocks_)), kThreads,
-         up.shared.total, up, bytes);
+  const Kernel<MoeUp> kernel = moe_up_kernel(rows_, formats);
+  allow_shared(kernel, shared_per_block_);
+  launch("moe up", kernel, dim3(static_cast<unsigned>(blocks_)), kThreads, up.shared.total, up,
+         bytes);
   if (!observing()) return;
   observer_->input(m.source->gate, buffers_.normed);
   observer_->expert_inputs(m.up.sources, buffers_.experts, latent ? s_.latent : buffers_.normed,
@@ -206,9 +208,11 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.shared_rows = p.routing_offset - shared_rows;
   p.routed_rows = p.shared_rows - routed_rows;
   p.factors = p.routed_rows - factors;
+  const Kernel<MoeDown> kernel = moe_down_kernel(rows, formats);
+  allow_shared(kernel, shared_per_block_);
   for (p.first_token = 0; p.first_token < rows_; p.first_token += rows) {
-    launch("moe down", moe_down_kernel(rows, formats), dim3(static_cast<unsigned>(grid)), kThreads,
-           p.shared.total, p, bytes);
+    launch("moe down", kernel, dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p,
+           bytes);
   }
 }
 
