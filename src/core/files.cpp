@@ -62,6 +62,31 @@ int open_nameless(const fs::path& folder) {
   return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
 }
 
+// What is wrong with the place itself, before anything is created there.
+void check_place(const fs::path& path, Existing existing) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) {
+    if (path.has_filename() && fs::is_directory(folder_of(path), error)) return;
+    throw Error({.what = "no folder to write the file into",
+                 .where = path.empty() ? "an empty name" : path.string(),
+                 .expected = {},
+                 .found = {},
+                 .hint = "create the folder, or choose another name"});
+  }
+  if (error) {
+    errno = error.value();
+    throw_errno("cannot write file", path, ExitCode::kMachine);
+  }
+  const auto fail = [&](const char* what, const char* hint) {
+    throw Error({.what = what, .where = path.string(), .expected = {}, .found = {}, .hint = hint});
+  };
+  if (!fs::is_regular_file(status)) fail("output is not a regular file", "choose another name");
+  if (existing == Existing::kRefuse) {
+    fail("output file exists", "choose another name, or replace the file with --overwrite");
+  }
+}
+
 bool give_name(int descriptor, const fs::path& path) {
   const std::string self = fmt::format("/proc/self/fd/{}", descriptor);
   return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
@@ -111,27 +136,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void check_output_file(const fs::path& path, Existing existing) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
-    if (path.has_filename() && fs::is_directory(folder_of(path), error)) return;
-    throw Error({.what = "no folder to write the file into",
-                 .where = path.empty() ? "an empty name" : path.string(),
-                 .expected = {},
-                 .found = {},
-                 .hint = "create the folder, or choose another name"});
-  }
-  if (error) {
-    errno = error.value();
-    throw_errno("cannot write file", path, ExitCode::kMachine);
-  }
-  const auto fail = [&](const char* what, const char* hint) {
-    throw Error({.what = what, .where = path.string(), .expected = {}, .found = {}, .hint = hint});
-  };
-  if (!fs::is_regular_file(status)) fail("output is not a regular file", "choose another name");
-  if (existing == Existing::kRefuse) {
-    fail("output file exists", "choose another name, or replace the file with --overwrite");
-  }
+  const AtomicFile trial(path, existing);
 }
 
 void check_not_an_input(const fs::path& output, std::span<const fs::path> inputs) {
@@ -152,7 +157,7 @@ void check_not_an_input(const fs::path& output, std::span<const fs::path> inputs
 
 AtomicFile::AtomicFile(fs::path path, Existing existing)
     : path_(target_of(std::move(path))), existing_(existing) {
-  check_output_file(path_, existing_);
+  check_place(path_, existing_);
   descriptor_ = open_nameless(folder_of(path_));
   if (descriptor_ >= 0) return;
   with_temporary_name([&] {

@@ -35,9 +35,9 @@ class MappedFile {
 // What a file of the same name means to a writer.
 enum class Existing { kReplace, kRefuse };
 
-// Throws Error when a file could not appear under `path`: its folder does not exist, something
-// other than a regular file is there, or, with kRefuse, anything at all. For finding out before
-// hours of work.
+// Throws Error when a file could not appear under `path`: its folder does not exist or takes no
+// files, something other than a regular file is there, or, with kRefuse, anything at all. For
+// finding out before hours of work.
 void check_output_file(const std::filesystem::path& path, Existing existing);
 
 // Throws Error when `output` is one of `inputs`, or lies in one that is a folder: nobody means to

@@ -19,6 +19,7 @@ namespace {
 
 using test::error_of;
 using test::TempFolder;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::size_t entries(const TempFolder& folder) {
@@ -111,6 +112,19 @@ TEST(AtomicFileTest, RefusesWhatItMustNotReplace) {
   write_text(folder / "late", "theirs");
   EXPECT_THAT(error_of([&] { late.commit(); }).what(), HasSubstr("File exists"));
   EXPECT_EQ(read_text(folder / "late"), "theirs");
+}
+
+// As in a folder without permission to write, which root always has: /proc takes no files.
+TEST(CheckOutputFile, FindsAFolderThatTakesNoFilesBeforeTheWork) {
+  const Error error = error_of([] { check_output_file("/proc/out", Existing::kReplace); });
+  EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("cannot create file"), HasSubstr("/proc/out")));
+}
+
+TEST(CheckOutputFile, LeavesNothingBehind) {
+  const TempFolder folder;
+  check_output_file(folder / "out", Existing::kRefuse);
+  EXPECT_EQ(entries(folder), 0U);
 }
 
 TEST(AtomicFileTest, TouchesNoOtherFileAndFollowsLinks) {
