@@ -1,6 +1,7 @@
 // The compressed-tensors dialect: int4 "pack-quantized" and "nvfp4-pack-quantized".
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -15,6 +16,7 @@ using namespace quant_json;
 
 constexpr const char* kInt4Format = "pack-quantized";
 constexpr const char* kNvfp4Format = "nvfp4-pack-quantized";
+constexpr const char* kMixedFormat = "mixed-precision";  // each group says its own
 constexpr int kNvfp4Block = 16;
 
 [[noreturn]] void refuse(const char* key, const std::string& where, const std::string& expected,
@@ -73,11 +75,18 @@ ModuleQuant parse_group(const json& group, const std::string& top_format,
   require_absent(group, "output_activations", where);
   std::string format = get_string(group, "format", where);
   if (format.empty()) format = top_format;
-  if (format == kInt4Format) return parse_int4(group, *weights, where);
-  if (format == kNvfp4Format) return parse_nvfp4(group, *weights, where);
-  fail("unsupported compressed-tensors format", where,
-       fmt::format("{} or {}", kInt4Format, kNvfp4Format),
-       fmt::format("\"{}\"", printable(format)));
+  if (format != kInt4Format && format != kNvfp4Format) {
+    fail("unsupported compressed-tensors format", where,
+         fmt::format("{} or {}", kInt4Format, kNvfp4Format),
+         fmt::format("\"{}\"", printable(format)));
+  }
+  if (!top_format.empty() && top_format != kMixedFormat && top_format != format) {
+    fail("two formats disagree", where,
+         fmt::format("\"{}\", as beside config_groups", printable(top_format)),
+         fmt::format("\"{}\"", format), "take out the one that is wrong");
+  }
+  return format == kInt4Format ? parse_int4(group, *weights, where)
+                               : parse_nvfp4(group, *weights, where);
 }
 
 void parse_targets(const json& group, const ModuleQuant& quant, const std::string& where,
@@ -86,10 +95,15 @@ void parse_targets(const json& group, const ModuleQuant& quant, const std::strin
   if (targets == nullptr) fail("config group has no targets", where, "targets", "nothing");
   for (std::string& target : get_strings(*targets, where + ", targets")) {
     if (target == "Linear") {
-      if (!told.everywhere_else) told.everywhere_else = quant;
-    } else {
-      told.targets.emplace_back(std::move(target), quant);
+      check_claim(told.everywhere_else ? &*told.everywhere_else : nullptr, quant, target, where);
+      told.everywhere_else = quant;
+      continue;
     }
+    const auto claimed =
+        std::find_if(told.targets.begin(), told.targets.end(),
+                     [&](const auto& entry) { return entry.first.text() == target; });
+    check_claim(claimed == told.targets.end() ? nullptr : &claimed->second, quant, target, where);
+    told.targets.emplace_back(std::move(target), quant);
   }
 }
 

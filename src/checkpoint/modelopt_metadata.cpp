@@ -144,7 +144,9 @@ std::optional<QuantSource> parse_groups(const json& groups) {
     const ModuleQuant quant = parse_group_body(group, where);
     for (const std::string& target : get_strings(*targets, where + ", targets")) {
       if (target == "Linear") {
-        source.told.everywhere_else = quant;
+        std::optional<ModuleQuant>& all = source.told.everywhere_else;
+        check_claim(all ? &*all : nullptr, quant, target, where);
+        all = quant;
       } else {
         source.lists_modules = true;
         add_module(source, target, quant);

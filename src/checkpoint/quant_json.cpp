@@ -73,6 +73,14 @@ std::string producer_of(const json& object, const std::string& where) {
   return version.empty() ? name : name + " " + version;
 }
 
+void check_claim(const ModuleQuant* before, const ModuleQuant& now, const std::string& target,
+                 const std::string& where) {
+  if (before == nullptr || *before == now) return;
+  fail("two config groups claim the same modules", where,
+       fmt::format("one format for \"{}\"", printable(target)),
+       fmt::format("{} and {}", told_as(*before), told_as(now)));
+}
+
 KvCacheQuant parse_kv_cache(const json& value, const std::string& where) {
   if (value.is_null()) return KvCacheQuant::kNone;
   if (value == "FP8") return KvCacheQuant::kFp8;

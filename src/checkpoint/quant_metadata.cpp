@@ -53,12 +53,6 @@ void append_limited(std::vector<std::string>& out, const std::vector<std::string
   }
 }
 
-std::string told_as(const ModuleQuant& quant) {
-  std::string text(name_of(quant.algo));
-  if (quant.group_size > 0) text += fmt::format(" (group {})", quant.group_size);
-  return text;
-}
-
 class Merger {
  public:
   Merger(std::vector<QuantSource> sources, const std::vector<std::string>& modules)
@@ -206,12 +200,20 @@ QuantMetadata Merger::merge() {
 
 // config.json's quantization_config, also where a multimodal wrapper keeps it.
 const json* find_quantization_config(const json& config) {
+  const json* first = nullptr;
   for (const char* wrapper : {"", "text_config", "llm_config"}) {
     const json* object = *wrapper == 0 ? &config : quant_json::find(config, wrapper);
     if (object == nullptr || !object->is_object()) continue;
-    if (const json* found = quant_json::find(*object, "quantization_config")) return found;
+    const json* found = quant_json::find(*object, "quantization_config");
+    if (found == nullptr) continue;
+    if (first != nullptr && *found != *first) {
+      quant_json::fail("two quantization_config disagree",
+                       fmt::format("config.json, {}.quantization_config", wrapper),
+                       "one of them, or the same twice", quant_json::shown(*found));
+    }
+    first = found;
   }
-  return nullptr;
+  return first;
 }
 
 }  // namespace
@@ -232,6 +234,12 @@ std::string_view name_of(QuantAlgo algo) {
       return "pack-quantized int4";
   }
   return "?";
+}
+
+std::string told_as(const ModuleQuant& quant) {
+  std::string text(name_of(quant.algo));
+  if (quant.group_size > 0) text += fmt::format(" (group {})", quant.group_size);
+  return text;
 }
 
 ModuleQuant QuantMetadata::for_module(std::string_view module) const {

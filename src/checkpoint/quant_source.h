@@ -25,6 +25,8 @@ struct QuantSource {
 // The same promise about the bytes, whatever the spelling: config_groups cannot tell the two FP8
 // algorithms apart.
 bool same_promise(const ModuleQuant& a, const ModuleQuant& b, bool from_groups);
+// "NVFP4 (group 16)".
+std::string told_as(const ModuleQuant& quant);
 
 // ModelOpt: config.json's quantization_config, and its config_groups as a place of its own when
 // they name modules.
@@ -49,6 +51,10 @@ std::vector<std::string> get_strings(const nlohmann::json& value, const std::str
 std::string shown(const nlohmann::json& value);
 // "modelopt 0.44.0" out of {"producer": {"name", "version"}}; "" when there is none.
 std::string producer_of(const nlohmann::json& object, const std::string& where);
+// A target that two config groups claim must mean one format: some engines take the first, some the
+// last. `before` is what an earlier group said, nullptr when none did.
+void check_claim(const ModuleQuant* before, const ModuleQuant& now, const std::string& target,
+                 const std::string& where);
 // null, "FP8", or {"type": "float", "num_bits": 8, "dynamic": false}.
 KvCacheQuant parse_kv_cache(const nlohmann::json& value, const std::string& where);
 

@@ -11,6 +11,7 @@ namespace levin::checkpoint {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -170,6 +171,31 @@ TEST(ModelOpt, MultimodalWrapperMayNestIt) {
   json config;
   config["text_config"] = mixed_config();
   EXPECT_EQ(merge_quant_metadata(config, nullptr).for_module(kUp), kNvfp4);
+}
+
+TEST(ModelOpt, TheWrapperMayNotSayOtherwiseThanTheModelInIt) {
+  json config = mixed_config();
+  config["text_config"] = mixed_config();
+  EXPECT_NO_THROW(merge_quant_metadata(config, nullptr));
+  layers_of(config["text_config"])["lm_head"] = {{"quant_algo", "FP8"}};
+  EXPECT_THAT(refusal(config), AllOf(HasSubstr("two quantization_config disagree"),
+                                     HasSubstr("text_config.quantization_config")));
+}
+
+TEST(ModelOpt, TwoGroupsMayNotClaimEveryLinear) {
+  json config = json::parse(R"({"quantization_config": {
+      "quant_method": "modelopt", "quant_algo": "FP8",
+      "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float"},
+                                    "targets": ["Linear"]},
+                        "group_1": {"weights": {"num_bits": 8, "type": "float"},
+                                    "input_activations": {"num_bits": 8, "type": "float"},
+                                    "targets": ["Linear"]}}}})");
+  EXPECT_THAT(refusal(config),
+              AllOf(HasSubstr("two config groups claim the same modules"), HasSubstr("group_1"),
+                    HasSubstr("Linear"), HasSubstr("FP8"), HasSubstr("W4A16_NVFP4 (group 16)")));
+  json& groups = config["quantization_config"]["config_groups"];
+  groups["group_0"] = groups["group_1"];
+  EXPECT_NO_THROW(merge_quant_metadata(config, nullptr));
 }
 
 TEST(ModelOpt, DisagreementOnAModuleIsAContradiction) {
@@ -384,10 +410,38 @@ TEST(CompressedTensors, TargetsByNameAndPatternFirstMatchWins) {
   EXPECT_EQ(metadata.for_module(kMtpUp).algo, QuantAlgo::kNone);
 }
 
+TEST(CompressedTensors, AGroupMayNotHaveAnotherFormatThanAllHave) {
+  json config = int4_config();
+  json& format = config["quantization_config"]["format"];
+  for (const char* fine : {"pack-quantized", "mixed-precision", ""}) {
+    format = fine;
+    EXPECT_NO_THROW(merge_quant_metadata(config, nullptr)) << fine;
+  }
+  format = "nvfp4-pack-quantized";
+  EXPECT_THAT(refusal(config),
+              AllOf(HasSubstr("two formats disagree"), HasSubstr("config_group_0"),
+                    HasSubstr("\"pack-quantized\""), HasSubstr("\"nvfp4-pack-quantized\"")));
+}
+
+TEST(CompressedTensors, TwoGroupsMayNotClaimTheSameTarget) {
+  for (const char* target : {"Linear", "re:.*experts.*", "lm_head"}) {
+    json config = int4_config();
+    json& groups = config["quantization_config"]["config_groups"];
+    groups["config_group_0"]["targets"] = {target, target};
+    groups["config_group_1"] = groups["config_group_0"];
+    EXPECT_NO_THROW(merge_quant_metadata(config, nullptr)) << target;
+    groups["config_group_1"]["weights"]["group_size"] = 32;
+    EXPECT_THAT(refusal(config), AllOf(HasSubstr("two config groups claim the same modules"),
+                                       HasSubstr("config_group_1"), HasSubstr(target),
+                                       HasSubstr("(group 64) and"), HasSubstr("(group 32)")));
+  }
+}
+
 TEST(CompressedTensors, Nvfp4) {
   json config = int4_config();
   json& group = group_of(config);
   group["format"] = "nvfp4-pack-quantized";
+  config["quantization_config"]["format"] = "nvfp4-pack-quantized";
   group["weights"] = {{"num_bits", 4},
                       {"type", "float"},
                       {"strategy", "tensor_group"},
