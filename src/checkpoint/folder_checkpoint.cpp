@@ -73,10 +73,10 @@ FolderCheckpoint::FolderCheckpoint(const fs::path& folder) : Checkpoint(folder) 
   for (const Shard& shard : shards_) {
     for (const StoredTensor& tensor : shard.header.tensors) list(shard, tensor, merged);
   }
-  if (index.total_size && *index.total_size != total_bytes()) {
+  if (!index.total_size.is_null() && index.total_size != total_bytes()) {
     warnings_.push_back(
         fmt::format("model.safetensors.index.json says total_size {}, the tensors have {} bytes",
-                    *index.total_size, total_bytes()));
+                    printable(index.total_size.dump()), total_bytes()));
   }
   for (Shard& shard : shards_) shard.header = {};
   read_quantization();

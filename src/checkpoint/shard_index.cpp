@@ -71,9 +71,7 @@ ShardIndex parse_shard_index(const nlohmann::json& json, const std::string& wher
   const auto metadata = json.find("metadata");
   if (metadata != json.end() && metadata->is_object()) {
     const auto size = metadata->find("total_size");
-    if (size != metadata->end() && size->is_number_unsigned()) {
-      index.total_size = size->get<uint64_t>();
-    }
+    if (size != metadata->end()) index.total_size = *size;
   }
   return index;
 }

@@ -3,8 +3,7 @@
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
-#include <optional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,7 +13,7 @@ namespace levin::checkpoint {
 struct ShardIndex {
   std::vector<std::string> shards;                          // file names, sorted
   std::unordered_map<std::string, std::string> weight_map;  // stored tensor name -> file name
-  std::optional<uint64_t> total_size;                       // metadata.total_size
+  nlohmann::json total_size;  // metadata.total_size as it stands there; null when it does not
 };
 
 // Checks and takes apart the contents of model.safetensors.index.json. Shard names must be plain

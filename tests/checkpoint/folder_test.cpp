@@ -177,6 +177,30 @@ TEST(Folder, WrongTotalSizeIsAWarning) {
               HasSubstr(std::to_string(checkpoint->total_bytes()) + " bytes"));
 }
 
+TEST(Folder, ATotalSizeThatIsNoNumberIsAWarningToo) {
+  for (const char* size : {R"("12")", "-1", "1.5", "[]"}) {
+    const TempFolder folder;
+    test::write_checkpoint(folder.path(), kConfig, some_tensors(), 2);
+    change_index(folder, [&](nlohmann::json& index) {
+      index["metadata"]["total_size"] = nlohmann::json::parse(size);
+    });
+    const auto checkpoint = Checkpoint::open(folder.path());
+    ASSERT_EQ(checkpoint->warnings().size(), 1U) << size;
+    EXPECT_THAT(checkpoint->warnings()[0], HasSubstr(std::string("total_size ") + size + ","));
+  }
+}
+
+// As transformers wrote it at times.
+TEST(Folder, TotalSizeMayBeAFloat) {
+  const TempFolder folder;
+  test::write_checkpoint(folder.path(), kConfig, some_tensors(), 2);
+  change_index(folder, [](nlohmann::json& index) {
+    nlohmann::json& size = index["metadata"]["total_size"];
+    size = size.get<double>();
+  });
+  EXPECT_TRUE(Checkpoint::open(folder.path())->warnings().empty());
+}
+
 TEST(Folder, AFifoIsNotAShardAndDoesNotHang) {
   const TempFolder folder;
   write_file(folder / "config.json", "{}");
