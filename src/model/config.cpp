@@ -31,6 +31,20 @@ bool has(const std::vector<BlockKind>& layers, BlockKind kind) {
   return std::find(layers.begin(), layers.end(), kind) != layers.end();
 }
 
+// A wrapper names a model type of its own. One that says it is the language model, and has another
+// inside, must say the same twice: some programs read the one, some the other.
+void refuse_two_models(const Fields& root, const json& nested, const char* key) {
+  const json* type = root.find({"model_type"});
+  if (type == nullptr || *type != "nemotron_h") return;
+  for (const auto& [name, value] : nested.items()) {
+    const json* outer = root.find({name.c_str()});
+    if (outer == nullptr || *outer == value) continue;
+    root.fail(fmt::format("config.json and its {} disagree", key), fmt::format("{}, {}", key, name),
+              fmt::format("{}, as outside", shown(*outer)), shown(value),
+              "take out the one that is wrong");
+  }
+}
+
 // The object that holds the language model's keys.
 const json& language_model_config(const json& root, std::string& where) {
   const Fields fields(root, where);
@@ -45,6 +59,7 @@ const json& language_model_config(const json& root, std::string& where) {
   if (!nested->is_object()) {
     fields.fail("configuration value has the wrong type", key, "an object", shown(*nested));
   }
+  refuse_two_models(fields, *nested, key);
   where += fmt::format(", {}", key);
   return *nested;
 }

@@ -284,6 +284,20 @@ TEST(Config, MultimodalWrappers) {
   EXPECT_THAT(test::error_of([&] { parse(both); }).what(), HasSubstr("disagree"));
 }
 
+TEST(Config, ALanguageModelMayNotHoldAnotherThatDiffers) {
+  for (const char* key : {"llm_config", "text_config"}) {
+    json config = small_config();
+    config[key] = small_config();
+    EXPECT_NO_THROW(parse(config));
+    config[key]["num_experts_per_tok"] = 1;
+    EXPECT_THAT(test::error_of([&] { parse(config); }).what(),
+                AllOf(HasSubstr(std::string("config.json and its ") + key + " disagree"),
+                      HasSubstr(std::string(key) + ", num_experts_per_tok")));
+    config["model_type"] = "nemotron_omni";
+    EXPECT_EQ(parse(config).num_experts_per_tok, 1);
+  }
+}
+
 TEST(Config, OtherActivationsAndWindowsAreRefused) {
   EXPECT_THAT(refusal([](json& c) { c["mlp_hidden_act"] = "silu"; }),
               HasSubstr("unsupported activation"));
