@@ -244,7 +244,7 @@ Linear Binder::tied_head(const Linear& embeddings) const {
     return embeddings;
   }
   throw Error({.what = "lm_head differs from the embeddings it is tied to",
-               .where = checkpoint_.folder().string() + ", lm_head.weight",
+               .where = "lm_head.weight",
                .expected = "no such tensor, or the bytes of backbone.embeddings.weight",
                .found = {},
                .hint = "set tie_word_embeddings to false in config.json if the head is its own"});
@@ -282,6 +282,20 @@ void check_matrices(const Model& model, const BindOptions& options) {
   check_weights(model.linears(), team);
 }
 
+void bind_tensors(Model& model, const BindOptions& options) {
+  const Binder binder(model.config, *model.checkpoint);
+  model.embeddings = binder.linear("backbone.embeddings");
+  for (std::size_t i = 0; i < model.config.layers.size(); ++i) {
+    model.layers.push_back(
+        binder.layer(model.config.layers[i], fmt::format("backbone.layers.{}", i)));
+  }
+  model.norm_f = binder.vector("backbone.norm_f.weight");
+  model.lm_head = model.config.tie_word_embeddings ? binder.tied_head(model.embeddings)
+                                                   : binder.linear("lm_head");
+  if (!model.config.mtp_layers.empty()) model.mtp = binder.mtp();
+  check_matrices(model, options);
+}
+
 }  // namespace
 
 std::shared_ptr<const Model> bind_model(std::shared_ptr<const Checkpoint> checkpoint,
@@ -304,17 +318,13 @@ std::shared_ptr<const Model> bind_model(std::shared_ptr<const Checkpoint> checkp
   }
   if (!options.mtp || result.mtp_absent) model->config.mtp_layers.clear();
 
-  const Binder binder(model->config, source);
-  model->embeddings = binder.linear("backbone.embeddings");
-  for (std::size_t i = 0; i < model->config.layers.size(); ++i) {
-    model->layers.push_back(
-        binder.layer(model->config.layers[i], fmt::format("backbone.layers.{}", i)));
+  try {
+    bind_tensors(*model, options);
+  } catch (const Error& error) {  // which names the tensor, and is one of two checkpoints at times
+    ErrorParts parts = error.parts();
+    parts.where = fmt::format("{}, {}", folder, parts.where);
+    throw Error(parts);
   }
-  model->norm_f = binder.vector("backbone.norm_f.weight");
-  model->lm_head = model->config.tie_word_embeddings ? binder.tied_head(model->embeddings)
-                                                     : binder.linear("lm_head");
-  if (!model->config.mtp_layers.empty()) model->mtp = binder.mtp();
-  check_matrices(*model, options);
   return model;
 }
 

@@ -273,7 +273,11 @@ Source open_source(const fs::path& model, const std::string& recipe, model::Load
               "start from the unquantized release");
   }
   const model::Audit audit = model::audit(config, *source.checkpoint);
-  if (!audit.problems.empty()) throw Error(audit.problems.front());
+  if (!audit.problems.empty()) {
+    ErrorParts first = audit.problems.front();
+    first.where = fmt::format("{}, {}", model.string(), first.where);
+    throw Error(first);
+  }
   if (audit.mtp_absent) {
     spdlog::warn("config.json announces an MTP head, the checkpoint has none of its tensors");
     config.mtp_layers.clear();

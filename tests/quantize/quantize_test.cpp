@@ -75,6 +75,15 @@ TEST_F(Quantize, ThreadsAndMemoryDoNotChangeTheBytes) {
   EXPECT_FALSE(fs::exists(out_ / ".levin-partial"));
 }
 
+TEST_F(Quantize, NamesTheFolderOfATensorThatDoesNotFit) {
+  test::write_small_model(model_);
+  nlohmann::json config = read_json(model_ / "config.json");
+  config["n_routed_experts"] = 3;  // of four
+  std::ofstream(model_ / "config.json") << config;
+  EXPECT_THAT(test::error_of([&] { quantize(quantize_options(model_, "w4a16", out_)); }).what(),
+              testing::AllOf(HasSubstr("wrong shape"), HasSubstr(model_.string())));
+}
+
 TEST_F(Quantize, ReportsErrorsAndSizesByClass) {
   test::write_small_model(model_);
   const Result result = quantize(quantize_options(model_, "w4a16", out_));
