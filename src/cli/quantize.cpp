@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/interruption.h"
 #include "cli/output.h"
+#include "cli/validators.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "quantize/progress_file.h"
@@ -125,10 +126,9 @@ void add_quantize(CLI::App& app, Action& action) {
                    "How much of the text to read, in tokens")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
-  command
-      ->add_option("--memory", flags->memory,
-                   "Bound on resident memory, e.g. 512M or 4G (default 4G)")
-      ->transform(CLI::AsSizeValue(false));
+  size_at_least(command->add_option("--memory", flags->memory,
+                                    "Bound on resident memory, e.g. 512M or 4G (default 4G)"),
+                0);
   command->add_option("--threads", flags->threads, "CPU threads (default: all usable cores)")
       ->check(CLI::Range(1, 1024));
   command

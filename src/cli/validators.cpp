@@ -45,10 +45,17 @@ CLI::Validator unsigned_64() {
 CLI::Option* size_at_least(CLI::Option* option, uint64_t least) {
   const auto check = [least](std::string& text) {
     uint64_t value = 0;
-    if (parse(text, value) && value >= least) return std::string();
-    return fmt::format("{} is less than {}", text, least);
+    if (!parse(text, value) || value < least) return fmt::format("{} is less than {}", text, least);
+    if (value <= INT64_MAX) return std::string();
+    return fmt::format("{} is more than {}", text, INT64_MAX);
   };
-  return option->transform(CLI::AsSizeValue(false))->check(CLI::Validator(check, ""));
+  // Before the suffix is taken off: CLI11 reads -1 as 2^64 - 1.
+  const auto check_sign = [](std::string& text) {
+    return text.find('-') == text.npos ? std::string() : fmt::format("{} is negative", text);
+  };
+  return option->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator(check_sign, ""))  // which goes before the others
+      ->check(CLI::Validator(check, ""));
 }
 
 void check_api_key(const std::string& key, const std::string& where) {
