@@ -158,7 +158,7 @@ void add_ladder(CLI::App& app, Action& action) {
       "--calibration", flags->calibration,
       "Text to measure activation scales on (default: calibration.jsonl of --evals)");
   command->add_option("--calibration-tokens", flags->calibration_tokens, "Tokens of that text")
-      ->check(at_least(1))
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
       ->capture_default_str();
   command->add_option("--gate", flags->gate, "Bounds to judge by (default: the shipped gate.yaml)");
   command->add_option("--limit", flags->limit, "Items per task; 0: all")
