@@ -171,6 +171,7 @@ class Conversation {
   void answer(const std::string& line) {
     messages_.push_back({{"role", "user"}, {"content", line}});
     try {
+      text::require_utf8(line, "standard input");
       generate_answer();
     } catch (const Error& error) {
       messages_.erase(messages_.size() - 1);
