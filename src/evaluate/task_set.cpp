@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/names.h"
 #include "core/error.h"
 #include "evaluate/json_lines.h"
 #include "text/conversation.h"
@@ -43,6 +44,16 @@ std::string text_of(const Json& object, const char* key, const std::string& wher
          value.dump().substr(0, 60));
   }
   return value.get<std::string>();
+}
+
+// Tasks head the rows of tables.
+std::string task_of(const Json& object, const std::string& where) {
+  std::string task = text_of(object, "task", where);
+  if (checkpoint::printable(task) != task) {
+    fail("\"task\" is no name for a row of a table", where,
+         "a short text of one line, without control characters", checkpoint::printable(task));
+  }
+  return task;
 }
 
 bool thinking_of(const Json& object, const std::string& where) {
@@ -123,7 +134,7 @@ std::vector<TaskItem> load_tasks(std::span<const fs::path> files, const text::To
     for_each_json_line(file, [&](const Json& object, const std::string& where) {
       check_keys(object, where);
       TaskItem item{.id = text_of(object, "id", where),
-                    .task = text_of(object, "task", where),
+                    .task = task_of(object, where),
                     .thinking = thinking_of(object, where),
                     .where = where,
                     .expected = text_of(object, "expected_completion", where),

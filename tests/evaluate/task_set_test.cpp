@@ -101,6 +101,10 @@ TEST_F(TaskSetTest, RefusesWithFileAndLine) {
     EXPECT_THAT(refusal(with(key, "7")), HasSubstr(key)) << key;
     EXPECT_THAT(refusal(with(key, "null")), HasSubstr(key)) << key;
   }
+  for (const std::string& name :
+       {std::string("a\\u001b[31m"), std::string("a\\nb"), std::string(999, 'x')}) {
+    EXPECT_THAT(refusal(with("task", "\"" + name + "\"")), HasSubstr("row of a table"));
+  }
   EXPECT_THAT(refusal(with("messages", "[]")), HasSubstr("messages"));
   EXPECT_THAT(refusal(with("tools", "{}")), HasSubstr("tools"));
   EXPECT_THAT(refusal(with("enable_thinking", "\"yes\"")), HasSubstr("enable_thinking"));
