@@ -96,11 +96,32 @@ class GenerationConfig {
 };
 
 // What would change the output and is not implemented.
+constexpr const char* kNotHonoured[] = {"stop_strings",
+                                        "min_new_tokens",
+                                        "min_length",
+                                        "max_new_tokens",
+                                        "no_repeat_ngram_size",
+                                        "bad_words_ids",
+                                        "force_words_ids",
+                                        "constraints",
+                                        "suppress_tokens",
+                                        "begin_suppress_tokens",
+                                        "forced_bos_token_id",
+                                        "forced_eos_token_id",
+                                        "forced_decoder_ids",
+                                        "sequence_bias",
+                                        "num_beams",
+                                        "typical_p",
+                                        "epsilon_cutoff",
+                                        "eta_cutoff",
+                                        "top_h",
+                                        "penalty_alpha",
+                                        "exponential_decay_length_penalty",
+                                        "guidance_scale",
+                                        "watermarking_config"};
+
 void warn_of_ignored(const GenerationConfig& config, const std::string& where) {
-  for (const char* key :
-       {"stop_strings", "min_new_tokens", "min_length", "no_repeat_ngram_size", "bad_words_ids",
-        "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id",
-        "sequence_bias", "num_beams", "typical_p", "penalty_alpha", "guidance_scale"}) {
+  for (const char* key : kNotHonoured) {
     if (config.asks_for(key)) spdlog::warn("{}: {} is not honoured", where, key);
   }
 }

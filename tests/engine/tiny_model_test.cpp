@@ -1,10 +1,14 @@
 // The engine on the bundled model: loading, and speculation with its real draft head.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -235,6 +239,20 @@ TEST_F(Folder, GenerationConfigSetsTheDefaults) {
   EXPECT_EQ(engine->default_sampling.min_p, 0.1);
   EXPECT_EQ(engine->default_sampling.repetition_penalty, 1.1);
   EXPECT_EQ(engine->stop_token_ids, (std::vector<int32_t>{2, 7, 11}));
+}
+
+TEST_F(Folder, WarnsOfWhatGenerationConfigAsksForInVain) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  write("generation_config.json",
+        R"({"do_sample": true, "epsilon_cutoff": 0.1, "eta_cutoff": 0, "max_new_tokens": 64})");
+  load();
+  spdlog::set_default_logger(before);
+  EXPECT_NE(log.str().find("epsilon_cutoff is not honoured"), std::string::npos);
+  EXPECT_NE(log.str().find("max_new_tokens is not honoured"), std::string::npos);
+  EXPECT_EQ(log.str().find("eta_cutoff"), std::string::npos);  // 0 asks for nothing
 }
 
 TEST_F(Folder, SaysWhenNoFileDecidesHowToSample) {
