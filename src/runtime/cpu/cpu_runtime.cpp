@@ -114,9 +114,9 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
     draft_.emplace(*model_, options_, *weights_.mtp, weights_.lm_head, state_, work_.max_rows);
   }
   segments_.reserve(static_cast<std::size_t>(options_.max_num_seqs));
-  logits_index_.reserve(static_cast<std::size_t>(options_.max_extend_tokens));
+  logits_index_.reserve(static_cast<std::size_t>(options_.max_logits_rows));
   Layout layout;
-  layout.rows(logits_, options_.max_extend_tokens, model_->config.vocab_size);
+  layout.rows(logits_, options_.max_logits_rows, model_->config.vocab_size);
   logits_arena_ = layout.allocate();
 }
 
