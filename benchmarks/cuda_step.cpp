@@ -10,7 +10,7 @@
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
 // shares of kRates of the rounds. The figures are of speed alone.
 // --prompts: the time of prompts of 128, 1,024 and 8,192 tokens until the first token's logits are
-// on the host, and where it goes.
+// on the host, and where it goes; then how long a snapshot of each takes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -162,6 +162,26 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
   std::fflush(stdout);
 }
 
+// Milliseconds of a save and of a restore of slot 0, medians of five.
+void print_snapshots(levin::runtime::Runtime& runtime) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> saving;
+  std::vector<double> restoring;
+  const int64_t tokens = runtime.length(0);
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = Clock::now();
+    const levin::runtime::Snapshot snapshot = runtime.save(0, 0);
+    const auto saved = Clock::now();
+    runtime.restore(0, {&snapshot, 1});
+    saving.push_back(std::chrono::duration<double, std::milli>(saved - begin).count());
+    restoring.push_back(std::chrono::duration<double, std::milli>(Clock::now() - saved).count());
+  }
+  const levin::runtime::SnapshotBytes bytes = runtime.snapshot_bytes(0, tokens);
+  fmt::print("       its snapshot: {:.1f} MB, saved in {:.2f} ms, restored in {:.2f} ms\n",
+             static_cast<double>(bytes.caches + bytes.state) * 1e-6, median(saving),
+             median(restoring));
+}
+
 void run_prompts(const std::string& folder, const Recipe& recipe, int chunk, bool phases,
                  bool mtp) {
   const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
@@ -182,6 +202,7 @@ void run_prompts(const std::string& folder, const Recipe& recipe, int chunk, boo
     fmt::print("{:>5} tokens: median {:.2f} ms, min {:.2f} ms\n", tokens, median(times) * 1e-3,
                *std::min_element(times.begin(), times.end()) * 1e-3);
     if (phases) fmt::print("{}", profile->prompt_table(tokens));
+    print_snapshots(profile->runtime());
   }
   std::fflush(stdout);
 }

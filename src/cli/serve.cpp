@@ -137,7 +137,15 @@ int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine
     spdlog::warn("no prefix cache: this runtime saves no states");
     return 0;
   }
-  return static_cast<int64_t>(flags.prefix_cache_memory);
+  const auto wanted = static_cast<int64_t>(flags.prefix_cache_memory);
+  const std::optional<int64_t> free = engine.runtime->free_snapshot_bytes();
+  // The driver needs some, too.
+  constexpr int64_t kLeft = int64_t{256} << 20;
+  const int64_t most = free ? std::max<int64_t>(*free - kLeft, 0) : wanted;
+  if (wanted <= most) return wanted;
+  spdlog::warn("--prefix-cache-memory {} is clamped to the {} bytes that the device has left",
+               wanted, most);
+  return most;
 }
 
 std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
@@ -168,11 +176,12 @@ void log_plan(const engine::Engine& engine, const serve::EngineSettings& setting
                counted(int64_t{runtime.max_num_seqs}, "slot"),
                counted(runtime.max_model_len, "token"),
                engine::slot_bytes(engine.model->config, runtime).message());
-  spdlog::info(
-      "prefix cache: {}",
-      settings.scheduler.prefix_cache_bytes == 0
-          ? std::string("off")
-          : fmt::format("up to {:.1f} MiB", mebibytes(settings.scheduler.prefix_cache_bytes)));
+  spdlog::info("prefix cache: {}",
+               settings.scheduler.prefix_cache_bytes == 0
+                   ? std::string("off")
+                   : fmt::format("up to {:.1f} MiB of the {}'s memory",
+                                 mebibytes(settings.scheduler.prefix_cache_bytes),
+                                 engine.runtime->free_snapshot_bytes() ? "device" : "machine"));
   const engine::SpeculativeConfig& speculation = settings.speculation;
   spdlog::info(
       "speculation: {}",

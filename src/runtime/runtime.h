@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -163,6 +164,9 @@ class Runtime {
   virtual bool has_snapshots() const { return false; }
   // What save() of a slot with `length` tokens would take.
   virtual SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const;
+  // Where snapshots lie in a device's memory: bytes that are free there now. Empty: in the
+  // machine's.
+  virtual std::optional<int64_t> free_snapshot_bytes() const { return std::nullopt; }
   // The slot's sequence as it is now, also right after a rewind; not an empty one. Positions below
   // `parent` (less than the length) are left to the snapshots before it.
   virtual Snapshot save(int slot, int64_t parent);

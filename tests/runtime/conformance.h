@@ -507,11 +507,12 @@ inline void observer_sees_the_stream(const Subject& subject) {
 
 // --- snapshots ---
 
-// Extends by random pieces, so that the state is that of an arbitrary moment.
+// Extends by random pieces of up to `longest` tokens, so that the state is that of an arbitrary
+// moment.
 inline void extend_in_pieces(Runtime& runtime, int slot, std::span<const int32_t> tokens,
-                             std::mt19937& random) {
+                             std::mt19937& random, std::size_t longest = 30) {
   while (!tokens.empty()) {
-    std::uniform_int_distribution<std::size_t> size(1, random() % 2 == 0 ? 4U : 30U);
+    std::uniform_int_distribution<std::size_t> size(1, random() % 2 == 0 ? 4U : longest);
     const std::size_t piece = std::min(size(random), tokens.size());
     const Extend entry = {.slot = slot, .tokens = tokens.first(piece), .logits_rows = 0};
     runtime.extend({&entry, 1});
@@ -536,6 +537,8 @@ inline Bits future_bits(Runtime& runtime, int slot, std::span<const int32_t> blo
 
 inline void snapshots_continue_the_same(const Subject& subject) {
   std::mt19937 random(14);
+  // Wherever it is cut, a sequence is the same.
+  const std::size_t longest = subject.longest_exact > 0 ? subject.longest_exact : 30;
   for (auto& [name, options] : cache_variants(subject)) {
     options.max_model_len = 200;
     Options poisoned = options;
@@ -553,7 +556,7 @@ inline void snapshots_continue_the_same(const Subject& subject) {
       std::span<const int32_t> rest = tokens;
       while (!rest.empty()) {
         const std::size_t piece = std::min<std::size_t>(1 + random() % 90, rest.size());
-        extend_in_pieces(*runtime, 0, rest.first(piece), random);
+        extend_in_pieces(*runtime, 0, rest.first(piece), random, longest);
         if (random() % 2 == 0) draft_bits(*runtime, 0, 7, 3);
         rest = rest.subspan(piece);
         const int64_t parent = chain.empty() ? 0 : chain.back().length;
@@ -562,12 +565,12 @@ inline void snapshots_continue_the_same(const Subject& subject) {
         EXPECT_EQ(chain.back().length, runtime->length(0));
       }
       plain->reset(0);
-      extend_in_pieces(*plain, 0, tokens, random);
+      extend_in_pieces(*plain, 0, tokens, random, longest);
       const Bits expected = future_bits(*plain, 0, block);
       // The saved slot goes on undisturbed; others continue from the snapshots, used or not, also
       // while a neighbour has other tokens, and as often as one likes.
       expect_same(expected, future_bits(*runtime, 0, block), what + ", saved slot");
-      extend_in_pieces(*runtime, 1, random_tokens(subject, random, 70), random);
+      extend_in_pieces(*runtime, 1, random_tokens(subject, random, 70), random, longest);
       for (const int slot : {2, 1}) {
         runtime->restore(slot, chain);
         EXPECT_EQ(runtime->length(slot), static_cast<int64_t>(tokens.size()));
@@ -578,7 +581,7 @@ inline void snapshots_continue_the_same(const Subject& subject) {
       runtime->restore(1, std::span(chain).first(links));
       extend_in_pieces(*runtime, 1,
                        std::span(tokens).subspan(static_cast<std::size_t>(chain[links - 1].length)),
-                       random);
+                       random, longest);
       expect_same(expected, future_bits(*runtime, 1, block), what + ", continued");
       for (int slot = 0; slot < 3; ++slot) runtime->reset(slot);
     }

@@ -26,9 +26,12 @@ inline std::filesystem::path tiny_folder() {
 }
 
 // Room for the prompts of all slots at once: how a prompt is split is part of its result.
-inline std::unique_ptr<Engine> tiny_cuda_engine(int slots) {
+inline std::unique_ptr<Engine> tiny_cuda_engine(int slots, bool poison_free_slots = false) {
   LoadOptions options;
-  options.runtime = {.max_model_len = 1024, .max_num_seqs = slots, .max_extend_tokens = 256};
+  options.runtime = {.max_model_len = 1024,
+                     .max_num_seqs = slots,
+                     .max_extend_tokens = 256,
+                     .poison_free_slots = poison_free_slots};
   options.make_runtime = [](std::shared_ptr<const model::Model> model,
                             const runtime::Options& runtime_options) {
     return runtime::make_cuda_runtime(std::move(model), runtime_options);

@@ -57,6 +57,9 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
         std::make_unique<Prefill>(*model_, options_, weights_, state_, prefill_space_, blocks_);
   }
   capture();
+  snapshots_ = std::make_unique<Snapshots>(model_->config, options_, state_, device_);
+  if (!options_.poison_free_slots) return;
+  for (int slot = 0; slot < options_.max_num_seqs; ++slot) snapshots_->poison(slot);
 }
 
 CudaRuntime::~CudaRuntime() {
@@ -154,6 +157,33 @@ void CudaRuntime::reset(int slot) {
   check_slot(options_, slot);
   const uint32_t generation = slots_[index(slot)].generation + 1;
   slots_[index(slot)] = {.generation = generation};
+  if (!options_.poison_free_slots) return;
+  stream_.synchronize();
+  snapshots_->poison(slot);
+}
+
+SnapshotBytes CudaRuntime::snapshot_bytes(int64_t parent, int64_t length) const {
+  return snapshots_->bytes(parent, length);
+}
+
+std::optional<int64_t> CudaRuntime::free_snapshot_bytes() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
+}
+
+Snapshot CudaRuntime::save(int slot, int64_t parent) {
+  check_save(*this, slot, parent);
+  stream_.synchronize();
+  return snapshots_->save(slot, slots_[index(slot)], parent);
+}
+
+void CudaRuntime::restore(int slot, std::span<const Snapshot> chain) {
+  check_restore(*this, slot, chain);
+  reset(slot);
+  stream_.synchronize();
+  snapshots_->restore(slot, slots_[index(slot)], chain);
 }
 
 std::size_t CudaRuntime::size_class(int rows) {

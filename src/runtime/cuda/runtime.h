@@ -9,6 +9,7 @@
 #include "runtime/cuda/prefill.h"
 #include "runtime/cuda/profile.h"
 #include "runtime/cuda/round.h"
+#include "runtime/cuda/snapshot.h"
 #include "runtime/cuda/step.h"
 #include "runtime/runtime.h"
 
@@ -35,6 +36,12 @@ class CudaRuntime final : public Runtime {
   void draft(std::span<const Draft> batch) override;
   std::span<const int32_t> drafts(int entry) const override;
   std::span<const float> draft_logits(int entry, int step) const override;
+
+  bool has_snapshots() const override { return true; }
+  SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override;
+  std::optional<int64_t> free_snapshot_bytes() const override;
+  Snapshot save(int slot, int64_t parent) override;
+  void restore(int slot, std::span<const Snapshot> chain) override;
 
   // None while an observer watches: it wants to see every pass.
   DeviceRounds* rounds() override;
@@ -102,6 +109,7 @@ class CudaRuntime final : public Runtime {
   std::array<GraphSet, 4> graphs_;  // for 1, 2, 4 and 8 rows
   std::vector<SlotState> slots_;
   std::unique_ptr<CudaRounds> rounds_;
+  std::unique_ptr<Snapshots> snapshots_;
 
   Memory pinned_passes_;
   std::size_t passes_used_ = 0;

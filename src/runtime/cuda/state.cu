@@ -83,9 +83,8 @@ int padded_states(const model::Config& c) {
 
 MambaCache Placer::mamba() {
   MambaCache cache;
-  const std::size_t element = options_.ssm_cache_dtype == SsmCacheDType::kF16 ? 2 : 4;
-  cache.state = arena_.take<std::byte>(
-      slots() * static_cast<std::size_t>(c_.d_inner() * padded_states(c_)) * element);
+  cache.state =
+      arena_.take<std::byte>(slots() * static_cast<std::size_t>(mamba_state_bytes(c_, options_)));
   cache.window = arena_.take<float>(slots() * 2 *
                                     static_cast<std::size_t>((c_.conv_kernel - 1) * c_.conv_dim()));
   cache.log = arena_.take<float>(slots() * 2 * kMaxRows *
@@ -183,6 +182,11 @@ State Placer::place() {
 
 State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena) {
   return Placer(model, options, blocks, arena).place();
+}
+
+int64_t mamba_state_bytes(const model::Config& config, const Options& options) {
+  const int64_t element = options.ssm_cache_dtype == SsmCacheDType::kF16 ? 2 : 4;
+  return config.d_inner() * padded_states(config) * element;
 }
 
 MambaScan mamba_scan_of(const model::Config& config, const Options& options,

@@ -68,6 +68,9 @@ struct State {
 // Places everything. Dimensions without a kernel are an Error.
 State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena);
 
+// Of a slot, in one layer.
+int64_t mamba_state_bytes(const model::Config& config, const Options& options);
+
 // All of a mixer's parameters; what it works on is left out.
 MambaScan mamba_scan_of(const model::Config& config, const Options& options,
                         const DeviceMamba& mixer, const MambaCache& cache, int layer);
