@@ -118,7 +118,9 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   options.speculation = benchmark_speculative_config(flags.engine);
   options.speculation.device_rounds = !flags.host_rounds;
   options.prompt_file = flags.prompt_file;
-  const auto engine = engine::load_engine(flags.engine.model, load_options(flags.engine));
+  engine::LoadOptions load = load_options(flags.engine);
+  size_steps(load, 0);
+  const auto engine = engine::load_engine(flags.engine.model, load);
   check_device(profile, *engine);
   if (flags.roofline) return run_roofline(flags, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);

@@ -228,6 +228,7 @@ ExitCode run_chat(const ChatFlags& flags) {
   check_sampling_flags(flags.sampling);
   text::require_utf8(flags.system, "--system");
   engine::LoadOptions options = load_options(flags.engine);
+  size_steps(options, 0);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
   options.before_runtime = [&](const engine::Engine& loading) {

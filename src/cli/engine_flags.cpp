@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -237,6 +238,16 @@ engine::LoadOptions load_options(const EngineFlags& flags) {
   options.runtime.seed = flags.seed;
   choose_device(flags, options);
   return options;
+}
+
+void size_steps(engine::LoadOptions& options, int tokens) {
+  constexpr int kOnCpu = 512;
+  constexpr int kOnDevice = 8192;
+  runtime::Options& runtime = options.runtime;
+  runtime.max_extend_tokens = tokens > 0 ? tokens : options.make_runtime ? kOnDevice : kOnCpu;
+  // Those of a sequence's last token and its drafts.
+  runtime.max_logits_rows =
+      std::min(runtime.max_extend_tokens, runtime.max_num_seqs * runtime.max_rewind);
 }
 
 engine::SpeculativeConfig speculative_config(const EngineFlags& flags) {

@@ -33,6 +33,11 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags);
 // What the flags ask for. Throws Error for a device this build cannot run on.
 engine::LoadOptions load_options(const EngineFlags& flags);
 
+// For a command that generates: steps of at most `tokens` tokens, 0: as many as suit the device
+// (512 on the CPU, 8192 on a CUDA device, which reads prompts in chunks); and no more rows of
+// logits than generating asks for.
+void size_steps(engine::LoadOptions& options, int tokens);
+
 // Parses --speculative-config JSON ({"method": "mtp", "num_speculative_tokens": 3}); k = 0 when
 // empty. Unknown keys and methods are Errors.
 engine::SpeculativeConfig speculative_config(const EngineFlags& flags);

@@ -93,6 +93,7 @@ ExitCode run_generate(GenerateFlags& flags, const CLI::App& command) {
                                                    flags.messages, flags.profile});
   const auto profile = apply_profile(flags.profile, command, flags.engine);
   engine::LoadOptions options = load_options(flags.engine);
+  size_steps(options, 0);
   const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
   options.runtime.mtp = speculation.num_speculative_tokens > 0;
   engine::Request request;

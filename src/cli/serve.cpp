@@ -49,7 +49,7 @@ struct ServeFlags {
   bool no_prefix_caching = false;
   uint64_t prefix_cache_memory = uint64_t{1} << 30;
   uint64_t slot_memory = 0;
-  int max_batched_tokens = 512;
+  int max_batched_tokens = 0;  // 0: by device
   std::string reasoning_parser = "nemotron_v3";
   std::string tool_call_parser = "qwen3_coder";
   std::string chat_template;
@@ -155,7 +155,7 @@ std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
                                               flags.chat_template, flags.engine.model);
   }
   engine::LoadOptions options = load_options(flags.engine);
-  options.runtime.max_extend_tokens = flags.max_batched_tokens;
+  size_steps(options, flags.max_batched_tokens);
   options.slot_memory_bytes = static_cast<int64_t>(flags.slot_memory);
   if (options.slot_memory_bytes == 0 && !options.make_runtime) {
     options.slot_memory_bytes = serve::available_memory_bytes() / 2;
@@ -271,9 +271,9 @@ void add_serve(CLI::App& app, Action& action) {
                    "when they do not fit (default on the CPU: half of what is free)")
       ->transform(CLI::AsSizeValue(false));
   command
-      ->add_option("--max-num-batched-tokens", flags->max_batched_tokens, "Most tokens of one step")
-      ->check(CLI::Range(16, 65536))
-      ->capture_default_str();
+      ->add_option("--max-num-batched-tokens", flags->max_batched_tokens,
+                   "Most tokens of one step (default 512, on a CUDA device 8192)")
+      ->check(CLI::Range(16, 65536));
   command
       ->add_option("--max-waiting", options.max_waiting,
                    "Requests that may wait for a slot; more get 429")

@@ -24,7 +24,9 @@ void announce(const MemoryPlan& plan) {
                                        gigabytes(plan.weights), gigabytes(plan.state),
                                        gigabytes(plan.staging)),
                .found = gigabytes(plan.free) + " free",
-               .hint = "lower --max-model-len or --max-num-seqs, or quantize the checkpoint",
+               .hint =
+                   "lower --max-model-len, --max-num-seqs or --max-num-batched-tokens, or quantize "
+                   "the checkpoint",
                .exit_code = ExitCode::kMachine});
 }
 
