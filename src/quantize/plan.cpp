@@ -22,8 +22,6 @@ using model::Role;
 using model::TensorKind;
 using model::TensorPlan;
 
-constexpr std::size_t kShownNames = 4;
-
 // Faults of many linears, said once per kind of fault.
 class Faults {
  public:
