@@ -8,10 +8,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Bounds on sizes only: a client of a busy machine is slow, too, and must get its answer.
 ServeOptions strict_options() {
   ServeOptions options = test_options();
-  options.limits.header_time = 300ms;
-  options.limits.body_time = 300ms;
   options.limits.body_bytes = 1 << 20;
   options.limits.header_bytes = 8 << 10;
   return options;
@@ -243,7 +242,11 @@ TEST_F(Hostile, ContinueIsSaidToThoseWhoAsk) {
 }
 
 TEST_F(Hostile, SlowSendersAreCutOff) {
-  const LiveServer& server = strict();
+  ServeOptions options = test_options();
+  options.limits.header_time = 300ms;
+  options.limits.body_time = 300ms;
+  const auto engine = load_tiny();
+  LiveServer server(*engine, options);
   Client header(server.port());
   header.send("GET /health HTTP/1.1\r\nX-Slow: ");
   Client body(server.port());
