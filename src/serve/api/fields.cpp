@@ -51,8 +51,9 @@ Json parse_body(std::string_view body) {
 std::vector<std::string> check_fields(const Json& object, std::span<const Field> known) {
   std::vector<std::string> unknown;
   for (const auto& [name, value] : object.items()) {
-    const auto field = std::find_if(known.begin(), known.end(),
-                                    [&](const Field& each) { return each.name == name; });
+    const auto field = std::find_if(known.begin(), known.end(), [&name = name](const Field& each) {
+      return each.name == name;
+    });
     if (field == known.end()) {
       unknown.push_back(name);
       continue;
