@@ -27,7 +27,7 @@ std::unique_ptr<api::Reply> make_reply(const api::GenerationRequest& request, ap
     case Dialect::kResponses:
       return api::make_responses_reply(request, std::move(head));
     case Dialect::kMessages:
-      return api::make_messages_reply(request, std::move(head));
+      return api::make_messages_reply(std::move(head));
     case Dialect::kChat:
       break;
   }

@@ -98,7 +98,7 @@ std::unique_ptr<Reply> reply_of(const GenerationRequest& request) {
     case Dialect::kResponses:
       return make_responses_reply(request, std::move(head));
     case Dialect::kMessages:
-      return make_messages_reply(request, std::move(head));
+      return make_messages_reply(std::move(head));
     case Dialect::kChat:
       break;
   }

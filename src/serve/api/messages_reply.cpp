@@ -14,8 +14,7 @@ enum class Kind : uint8_t { kNone, kThinking, kText, kToolUse };
 
 class MessagesReply : public Reply {
  public:
-  MessagesReply(const GenerationRequest& request, ReplyHead head)
-      : request_(request), head_(std::move(head)) {}
+  explicit MessagesReply(ReplyHead head) : head_(std::move(head)) {}
 
   void begin(const Usage& usage, std::string& out) override {
     Json message = head();
@@ -149,7 +148,6 @@ class MessagesReply : public Reply {
     kind_ = Kind::kNone;
   }
 
-  const GenerationRequest& request_;
   ReplyHead head_;
   Kind kind_ = Kind::kNone;  // of the block that is open
   int index_ = 0;
@@ -157,8 +155,8 @@ class MessagesReply : public Reply {
 
 }  // namespace
 
-std::unique_ptr<Reply> make_messages_reply(const GenerationRequest& request, ReplyHead head) {
-  return std::make_unique<MessagesReply>(request, std::move(head));
+std::unique_ptr<Reply> make_messages_reply(ReplyHead head) {
+  return std::make_unique<MessagesReply>(std::move(head));
 }
 
 }  // namespace levin::serve::api

@@ -55,7 +55,7 @@ std::unique_ptr<Reply> make_chat_reply(const GenerationRequest& request, ReplyHe
 std::unique_ptr<Reply> make_completion_reply(const GenerationRequest& request, ReplyHead head,
                                              const text::Tokenizer& tokenizer);
 std::unique_ptr<Reply> make_responses_reply(const GenerationRequest& request, ReplyHead head);
-std::unique_ptr<Reply> make_messages_reply(const GenerationRequest& request, ReplyHead head);
+std::unique_ptr<Reply> make_messages_reply(ReplyHead head);
 
 nlohmann::ordered_json usage_json(const Usage& usage);
 // Where the time of a request went; of its first choice.
