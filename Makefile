@@ -1,15 +1,18 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up by themselves.
 SHELL := /bin/bash
 JOBS  ?= $(shell nproc)
-# The CUDA runtime: AUTO (where nvcc is found), ON or OFF; asked for when the build folder is made.
-CUDA  ?= AUTO
+# The CUDA runtime: AUTO (where nvcc is found), ON or OFF. Not given, a build folder keeps what it was
+# made with, and a new one gets AUTO.
+CUDA  ?=
+$(if $(filter-out AUTO ON OFF,$(CUDA)),$(error CUDA=$(CUDA): expected AUTO, ON or OFF))
 BUILD := build/release
 LEVIN := $(BUILD)/levin
+MADE_WITH := $(shell sed -n 's/^LEVIN_CUDA:STRING=//p' $(BUILD)/CMakeCache.txt 2>/dev/null)
 
 # Test programs of the rooms that run threads.
 THREADED := test_core test_checkpoint test_runtime test_engine test_quantize test_evaluate test_serve
 
-.PHONY: all setup packages build demo test test-asan test-tsan test-web fuzz soak format lint clean help
+.PHONY: other-cuda all setup packages build demo test test-asan test-tsan test-web fuzz soak format lint clean help
 
 all: build
 
@@ -24,8 +27,8 @@ setup:
 packages:
 	@tools/setup.sh build
 
-$(BUILD)/build.ninja: CMakeLists.txt | packages
-	@cmake --preset release -DLEVIN_CUDA=$(CUDA)
+$(BUILD)/build.ninja: CMakeLists.txt $(if $(filter-out $(MADE_WITH),$(CUDA)),other-cuda) | packages
+	@cmake --preset release $(if $(CUDA),-DLEVIN_CUDA=$(CUDA))
 
 ## make build      build the levin program in build/release
 build: packages $(BUILD)/build.ninja
