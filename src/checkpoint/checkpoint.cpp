@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/model_folder.h"
 #include "core/error.h"
 #include "core/files.h"
 
@@ -20,22 +21,7 @@ constexpr std::size_t kMaxTensors = std::size_t{1} << 21;
 }  // namespace
 
 Checkpoint::Checkpoint(std::filesystem::path folder) : folder_(std::move(folder)) {
-  if (!std::filesystem::is_directory(folder_)) {
-    throw Error({.what = "no such model folder",
-                 .where = folder_.string(),
-                 .expected = "a Hugging Face folder with config.json",
-                 .found = {},
-                 .hint = {}});
-  }
-  if (!file_exists(folder_ / "config.json")) {
-    const bool unfinished = std::filesystem::exists(folder_ / ".levin-partial");
-    throw Error({.what = unfinished ? "the conversion into this folder is not finished"
-                                    : "model folder has no config.json",
-                 .where = folder_.string(),
-                 .expected = "a Hugging Face folder with config.json",
-                 .found = {},
-                 .hint = unfinished ? "give the same levin quantize command again" : ""});
-  }
+  require_model_folder(folder_);
   config_ =
       std::make_shared<const nlohmann::json>(read_json(folder_ / "config.json", kMaxConfigBytes));
   if (!config_->is_object()) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/model_folder.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/progress.h"
@@ -42,6 +43,7 @@ std::string name_of(const engine::Engine& engine) {
 }  // namespace
 
 Material prepare(const std::filesystem::path& model, const Settings& settings) {
+  checkpoint::require_model_folder(model);
   const text::Tokenizer tokenizer = text::Tokenizer::load(model);
   Material material;
   material.streams = tokenize_all(settings, tokenizer);
