@@ -42,7 +42,7 @@ constexpr const char* kDescription =
     "With a baseline: divergence of the predictions, recovery of the accuracy per task, change of\n"
     "the answers' length, and with a gate the verdict. Exit code 1 when the gate is not passed.\n\n"
     "Example:\n"
-    "  levin eval out/checkpoints/w4a4 --baseline models/tiny --text evals/tiny/text/*.jsonl \\\n"
+    "  levin eval out/w4a4 --baseline models/tiny --text evals/tiny/text/*.jsonl \\\n"
     "      --tasks evals/tiny/tasks --gate recipes/gate.yaml\n\n"
     "A text file is one document, or *.jsonl with a document per line under \"text\".\n"
     "A task file is JSONL, one item per line:\n"

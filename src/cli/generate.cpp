@@ -135,7 +135,7 @@ void add_generate(CLI::App& app, Action& action) {
   auto* command = app.add_subcommand("generate", kDescription);
   auto flags = std::make_shared<GenerateFlags>();
   add_engine_flags(*command, flags->engine);
-  auto* source = command->add_option_group("prompt", "What to answer; exactly one of");
+  auto* source = command->add_option_group("prompt", "What to answer");
   source->add_option("-p,--prompt", flags->prompt, "Text");
   source->add_option("--prompt-file", flags->prompt_file, "File with the text");
   source->add_option("--messages", flags->messages,
