@@ -150,6 +150,16 @@ std::string undeclared_sampling(const GenerationConfig& config, const std::strin
   return config.flag("do_sample") ? "" : where + " says nothing on do_sample";
 }
 
+// A prompt is its own tokens and no others; who relies on a file that asks for more should know.
+void warn_of_missing_tokens(const Engine& engine) {
+  if (!engine.tokenizer || !engine.tokenizer->surrounds_text()) return;
+  spdlog::warn(
+      "{}: the post_processor's tokens around a text are not added to plain prompts; a chat "
+      "template "
+      "writes its own",
+      (engine.folder / "tokenizer.json").string());
+}
+
 // The end token that tokenizer_config.json names, as a string or an object with its content.
 std::optional<int32_t> eos_of_tokenizer(const Engine& engine) {
   const std::filesystem::path path = engine.folder / "tokenizer_config.json";
@@ -261,6 +271,7 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
     spdlog::warn("{}", note);
   }
 
+  warn_of_missing_tokens(*engine);
   const GenerationConfig generation(folder);
   engine->stop_token_ids = stop_ids(*engine, generation);
   engine->default_sampling =

@@ -89,7 +89,8 @@ struct Tables {
         stages(std::move(file.stages)),
         added(std::move(file.added_tokens)),
         ignore_merges(file.ignore_merges),
-        nfc(file.nfc) {
+        nfc(file.nfc),
+        adds_tokens(file.adds_tokens) {
     for (std::size_t i = 0; i < added.size(); ++i) {
       if (!added[i].normalized) {
         before_normalization.add(added[i].content, i);
@@ -119,6 +120,7 @@ struct Tables {
   AddedTokenMatcher after_normalization;
   bool ignore_merges;
   bool nfc;
+  bool adds_tokens;
 
  private:
   // A spelling outside the byte-level alphabet is a token that no bytes reach.
@@ -277,6 +279,10 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
                  .hint = {}});
   }
   return Encoder(*impl_, text.size(), parse_special, interrupt).run(text);
+}
+
+bool Tokenizer::surrounds_text() const {
+  return impl_->adds_tokens;
 }
 
 std::optional<std::size_t> Tokenizer::longest_token_bytes() const {

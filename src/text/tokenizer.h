@@ -46,6 +46,8 @@ class Tokenizer {
   // "Ġthe".
   std::optional<int32_t> find(std::string_view content) const;
   int32_t vocab_size() const;
+  // The file asks for tokens around every text (a post_processor), which encode() does not add.
+  bool surrounds_text() const;
 
  private:
   struct Impl;

@@ -313,6 +313,25 @@ void read_model(const json& model, const std::string& where, TokenizerFile& file
   file.merges = read_merges(fields.array("merges"), ids, fields.where("merges"));
 }
 
+// Whether a post_processor puts tokens before or behind a text, as far as it can be told: those
+// that levin does not know may.
+bool adds_tokens(const json& processor) {
+  if (!processor.is_object()) return false;
+  const json type = processor.value("type", json());
+  if (type == "ByteLevel") return false;  // trims offsets
+  if (type == "Sequence") {
+    const json parts = processor.value("processors", json::array());
+    return std::any_of(parts.begin(), parts.end(), adds_tokens);
+  }
+  if (type == "TemplateProcessing") {
+    const json pieces = processor.value("single", json::array());
+    return std::any_of(pieces.begin(), pieces.end(), [](const json& piece) {
+      return piece.is_object() && piece.contains("SpecialToken");
+    });
+  }
+  return true;
+}
+
 }  // namespace
 
 TokenizerFile parse_tokenizer_json(std::string_view text, const std::string& where) {
@@ -326,6 +345,9 @@ TokenizerFile parse_tokenizer_json(std::string_view text, const std::string& whe
   check_decoder(fields.require("decoder"), fields.where("decoder"));
   file.added_tokens = read_added_tokens(fields.find("added_tokens"), fields.where("added_tokens"));
   read_model(fields.require("model"), fields.where("model"), file);
+  if (const json* processor = fields.find("post_processor")) {
+    file.adds_tokens = adds_tokens(*processor);
+  }
   return file;
 }
 

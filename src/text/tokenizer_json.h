@@ -32,12 +32,13 @@ struct TokenizerFile {
   std::vector<Merge> merges;                // lowest rank first
   bool ignore_merges = false;               // a word that is a token is taken as it is
   bool nfc = false;                         // text is normalized to NFC first
+  bool adds_tokens = false;                 // post_processor would put tokens around a text
   std::vector<SplitStage> stages;
 };
 
 // Throws Error naming `where` and the field for a file that is malformed, that contradicts itself,
 // or that uses a construct levin does not implement. post_processor, truncation and padding are not
-// read: they add, cut or fill around the text, which is the caller's business.
+// applied: they add, cut or fill around the text, which is the caller's business.
 TokenizerFile parse_tokenizer_json(std::string_view text, const std::string& where);
 
 }  // namespace levin::text

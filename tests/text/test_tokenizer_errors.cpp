@@ -233,5 +233,31 @@ TEST(TokenizerFiles, RefusesWhatIsNotJson) {
   EXPECT_THROW((void)Tokenizer::load("/nonexistent"), Error);
 }
 
+// What would put tokens around a text is not applied; whoever loads the file can say so.
+TEST(TokenizerFiles, TellsWhatWouldSurroundText) {
+  const json around = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}}}}}}};
+  json nothing = around;
+  nothing["single"].erase(0);
+  const json offsets = {{"type", "ByteLevel"}};
+  const std::vector<std::pair<json, bool>> cases = {
+      {nullptr, false},
+      {offsets, false},
+      {around, true},
+      {nothing, false},
+      {{{"type", "Sequence"}, {"processors", {offsets, around}}}, true},
+      {{{"type", "Sequence"}, {"processors", {offsets, nothing}}}, false},
+      {{{"type", "BertProcessing"}}, true}};
+  for (const auto& [processor, surrounds] : cases) {
+    json file = small_file();
+    file["post_processor"] = processor;
+    const Tokenizer tokenizer = Tokenizer::parse(file.dump(), "file");
+    EXPECT_EQ(tokenizer.surrounds_text(), surrounds) << processor;
+    EXPECT_EQ(tokenizer.encode("th"), std::vector<int32_t>{300});
+  }
+}
+
 }  // namespace
 }  // namespace levin::text
