@@ -1,5 +1,3 @@
-#include "runtime/cuda/snapshot.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "runtime/cuda/snapshot.h"
 
 namespace levin::runtime::cuda {
 namespace {
