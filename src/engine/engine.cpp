@@ -155,8 +155,7 @@ void warn_of_missing_tokens(const Engine& engine) {
   if (!engine.tokenizer || !engine.tokenizer->surrounds_text()) return;
   spdlog::warn(
       "{}: the post_processor's tokens around a text are not added to plain prompts; a chat "
-      "template "
-      "writes its own",
+      "template writes its own",
       (engine.folder / "tokenizer.json").string());
 }
 
