@@ -45,7 +45,6 @@ struct ServeFlags {
   serve::ServeOptions options;
   TraceFlags trace;
   std::string profile;
-  bool prefix_caching = false;
   bool no_prefix_caching = false;
   uint64_t prefix_cache_memory = uint64_t{1} << 30;
   uint64_t slot_memory = 0;
@@ -133,10 +132,6 @@ engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::
 
 int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine) {
   if (flags.no_prefix_caching) return 0;
-  if (!flags.prefix_caching && !engine.runtime->has_snapshots()) {
-    spdlog::warn("no prefix cache: this runtime saves no states");
-    return 0;
-  }
   const auto wanted = static_cast<int64_t>(flags.prefix_cache_memory);
   const std::optional<int64_t> free = engine.runtime->free_snapshot_bytes();
   // The driver needs some, too.
@@ -256,9 +251,8 @@ void add_serve(CLI::App& app, Action& action) {
       ->type_name("JSON");
   command->add_option("--served-model-name", options.served_model_names,
                       "Names that clients may use (default: the folder's)");
-  auto* cache = command->add_flag(
-      "--enable-prefix-caching", flags->prefix_caching,
-      "Keep states of prompts for those that begin alike (default: where the runtime can)");
+  auto* cache = command->add_flag("--enable-prefix-caching")
+                    ->description("Keep states of prompts for those that begin alike (default)");
   command->add_flag("--no-enable-prefix-caching", flags->no_prefix_caching, "Read every prompt")
       ->excludes(cache);
   command
