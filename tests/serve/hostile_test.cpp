@@ -229,6 +229,57 @@ TEST_F(Hostile, TooMuch) {
   }
 }
 
+// Clients that send all they have and look for the answer then, when the server has long decided.
+TEST_F(Hostile, EveryLastAnswerArrivesWholeWhateverIsStillBeingSent) {
+  const std::string more(8 << 20, 'x');
+  const std::string post = "POST /v1/completions HTTP/1.1\r\n";
+  const std::pair<int, std::string> requests[] = {
+      {431, "GET /health HTTP/1.1\r\nX-Flood: "},
+      {413, post + "Content-Length: 99999999\r\n\r\n"},
+      {501, post + "Transfer-Encoding: gzip\r\n\r\n"},
+      {400, post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n"},
+      {400, post + "Content-Length: -5\r\n\r\n"},
+      {400, "\x16\x03\x01 not http\r\n\r\n"},
+      {400, "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"},
+      {200, "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n"},
+      {404, "GET /nothing HTTP/1.0\r\n\r\n"}};
+  for (const auto& [status, request] : requests) {
+    Client client(strict().port());
+    EXPECT_TRUE(client.send(request + more)) << request;
+    const Answer answer = client.read(5);
+    EXPECT_EQ(answer.status, status) << request;
+    ASSERT_TRUE(answer.whole) << request;
+    if (status != 200) {
+      EXPECT_EQ(answer.json()["error"]["code"], status) << request;
+    }
+    EXPECT_TRUE(client.ends(5)) << request;
+  }
+}
+
+TEST_F(Hostile, TooManyConnectionsAreToldSo) {
+  ServeOptions options = test_options();
+  options.limits.connections = 2;
+  const auto engine = load_tiny(1);
+  const LiveServer server(*engine, options);
+  std::vector<std::unique_ptr<Client>> clients;
+  while (clients.size() < 2) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send_request("GET", "/version");
+    // That which asked whether the server is up may not have gone yet.
+    if (clients.back()->read(5).status != 200) clients.pop_back();
+  }
+  Client third(server.port());
+  EXPECT_TRUE(third.send(std::string(8 << 20, 'x')));
+  const Answer answer = third.read(5);
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.header("Retry-After"), "1");
+  EXPECT_TRUE(answer.whole);
+  EXPECT_EQ(answer.json()["error"]["message"], "too many connections");
+  third.close();
+  clients.clear();
+  while (server.get("/version").status != 200) std::this_thread::sleep_for(1ms);
+}
+
 TEST_F(Hostile, ContinueIsSaidToThoseWhoAsk) {
   Client client(strict().port());
   const std::string body = chat("Hi", {{"max_tokens", 2}}).dump();

@@ -23,8 +23,9 @@ namespace {
 
 // What a client may send while it is being answered: its next request. More is left in the socket.
 constexpr std::size_t kReadAhead = std::size_t{64} << 10;
-// How long, and for how many bytes, a refused client may go on sending before it is cut off; it
-// would not see the answer if the connection were reset at once.
+// How long, and for how many bytes, a client may go on sending when the connection has its last
+// answer: closed with bytes unread it would be reset, and a reset takes away an answer that the
+// client has not read yet.
 constexpr std::chrono::seconds kLinger(2);
 constexpr std::size_t kLingerBytes = std::size_t{64} << 20;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -113,6 +114,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         [self = shared_from_this()](Code error, std::size_t) { self->on_header(error); });
   }
 
+  void turn_away() { refuse(503, "too many connections"); }
+
   void close_if_idle() {
     if (state_ == State::kIdle) close();
   }
@@ -158,9 +161,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string waiting_;  // to be sent
   std::string sending_;
   bool keep_alive_ = false;
-  bool chunks_ = true;        // that the client understands
-  bool last_piece_ = false;   // the answer is complete
-  bool unread_body_ = false;  // the client may still be sending what has been refused
+  bool chunks_ = true;       // that the client understands
+  bool last_piece_ = false;  // the answer is complete
 };
 
 namespace {
@@ -205,10 +207,7 @@ void Connection::on_header(Code error) {
   namespace http = beast::http;
   if (error == http::error::end_of_stream || error == beast::error::timeout) return close();
   if (error == http::error::header_limit) return refuse(431, "the headers are too large");
-  if (error == http::error::body_limit) {
-    unread_body_ = true;
-    return refuse(413, "the body is too large");
-  }
+  if (error == http::error::body_limit) return refuse(413, "the body is too large");
   if (error && error.category() == make_error_code(http::error::bad_line_ending).category()) {
     return refuse(400, "this is not an HTTP request");
   }
@@ -251,10 +250,7 @@ void Connection::read_some() {
 }
 
 void Connection::on_body(Code error) {
-  if (error == beast::http::error::body_limit) {
-    unread_body_ = true;
-    return refuse(413, "the body is too large");
-  }
+  if (error == beast::http::error::body_limit) return refuse(413, "the body is too large");
   if (error == beast::error::timeout) return close();
   if (error &&
       error.category() == make_error_code(beast::http::error::bad_line_ending).category()) {
@@ -263,7 +259,6 @@ void Connection::on_body(Code error) {
   if (error) return close();
   if (!share_->grow_to(parser_->get().body().size())) {
     ++shared_->counts.refused_for_memory;
-    unread_body_ = true;
     return refuse(503,
                   "the bodies of other requests take the memory there is for them; try again "
                   "later");
@@ -420,7 +415,6 @@ void Connection::answered() {
   state_ = State::kReading;
   Code ignored;
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  if (!unread_body_) return close();
   stream_.expires_after(kLinger);
   linger(0);
 }
@@ -448,6 +442,12 @@ void serve_connection(asio::ip::tcp::socket socket, const std::shared_ptr<Shared
   const auto connection = std::make_shared<Connection>(std::move(socket), shared);
   shared->open.emplace(connection.get(), connection);
   connection->read_request();
+}
+
+void turn_away(asio::ip::tcp::socket socket, const std::shared_ptr<Shared>& shared) {
+  const auto connection = std::make_shared<Connection>(std::move(socket), shared);
+  shared->open.emplace(connection.get(), connection);
+  connection->turn_away();
 }
 
 void close_idle(Shared& shared) {

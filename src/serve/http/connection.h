@@ -25,6 +25,8 @@ struct Shared {
 
 // Begins to serve a client that has just connected.
 void serve_connection(boost::asio::ip::tcp::socket socket, const std::shared_ptr<Shared>& shared);
+// Tells a client that has just connected that there are too many.
+void turn_away(boost::asio::ip::tcp::socket socket, const std::shared_ptr<Shared>& shared);
 // Closes the connections that wait for a request.
 void close_idle(Shared& shared);
 // Where the body of an answer ends, when its head does not tell a length.

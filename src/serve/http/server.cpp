@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -24,6 +23,8 @@ using Code = boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kAcceptPause(100);
+// Clients beyond the limit that are told so at a time; further ones are closed without a word.
+constexpr int kTurnedAwayAtOnce = 256;
 
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -67,7 +68,6 @@ struct Server::Impl {
   }
 
   void accept();
-  void turn_away(asio::ip::tcp::socket socket) const;
   void wait_for_signal();
   void close(std::chrono::milliseconds longest);
 
@@ -93,24 +93,14 @@ void Server::Impl::accept() {
       });
       return;
     }
-    if (shared->counts.connections >= shared->limits.connections) {
-      turn_away(std::move(socket));
-    } else {
+    const int too_many = shared->counts.connections - shared->limits.connections;
+    if (too_many < 0) {
       serve_connection(std::move(socket), shared);
+    } else if (too_many < kTurnedAwayAtOnce) {
+      turn_away(std::move(socket), shared);
     }
     accept();
   });
-}
-
-void Server::Impl::turn_away(asio::ip::tcp::socket socket) const {
-  Response response{.status = 503, .headers = {{"Retry-After", "1"}}};
-  response.body = R"({"error":{"message":"too many connections","type":"ServiceUnavailableError",)"
-                  R"("param":null,"code":503}})";
-  const std::string text = format_head(response, Framing::kLength, false) + response.body;
-  // It fits into the socket's buffer, which is empty; a client that is gone is no matter.
-  (void)::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  Code ignored;
-  socket.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
 }
 
 void Server::Impl::wait_for_signal() {

@@ -28,7 +28,7 @@ struct Limits {
   std::size_t unsent_bytes = std::size_t{1} << 20;  // of a streamed answer
   // What the system holds beyond that, for each connection; 0: as it likes.
   int send_buffer = 0;
-  int connections = 4096;  // more: 503 and closed
+  int connections = 4096;  // more: 503 and closed; many more: closed
 };
 
 struct Counts {
