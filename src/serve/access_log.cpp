@@ -3,20 +3,11 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "serve/http/printable.h"
+
 namespace levin::serve {
 
-std::string printable(std::string_view text, std::size_t most) {
-  std::string out;
-  for (const char c : text.substr(0, most)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte > 0x20 && byte < 0x7f && c != '\\') {
-      out += c;
-    } else {
-      out += fmt::format("\\x{:02x}", byte);
-    }
-  }
-  return text.size() > most ? out + "..." : out;
-}
+using http::printable;
 
 void log_access(const http::Request& request, int status) {
   spdlog::info("request client={} method={} path={} status={}", request.remote,

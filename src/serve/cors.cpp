@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "serve/access_log.h"
+#include "serve/http/printable.h"
 
 namespace levin::serve {
 namespace {
@@ -67,7 +67,7 @@ bool Cors::answer_preflight(const std::shared_ptr<http::Exchange>& exchange) con
   // What the browser wants to send, given back as a header can hold it.
   std::string names(request.header("Access-Control-Request-Headers"));
   std::erase(names, ' ');
-  const std::string headers = printable(names, 1024);
+  const std::string headers = http::printable(names, 1024);
   if (!headers.empty()) response.headers.push_back({"Access-Control-Allow-Headers", headers});
   admit(exchange)->respond(std::move(response));
   return true;

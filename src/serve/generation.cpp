@@ -235,7 +235,7 @@ void Generation::cancel() {
   for (const Output& output : outputs_) {
     if (output.id != 0 && output.stream) host_.scheduler.cancel(output.id);
   }
-  report(499, "abort");  // nginx's number for a client that went away
+  report(http::kClientGone, "abort");
 }
 
 void Generation::keep_alive() {

@@ -12,16 +12,17 @@
 #include <utility>
 
 #include "serve/api/fields.h"
+#include "serve/http/printable.h"
 
 namespace levin::serve {
 namespace {
 
 using api::ApiError;
+using http::printable;
 using Json = nlohmann::ordered_json;
 
 constexpr int kWorkers = 2;
 constexpr std::size_t kHeavyBody = std::size_t{64} << 10;
-constexpr int kClientGone = 499;  // nginx's number
 constexpr std::size_t kMostWaitingJobs = 4096;
 constexpr std::size_t kMostUnknownFields = 1000;  // remembered
 constexpr std::string_view kUnknownFieldsHeader = "X-Levin-Unknown-Fields";
@@ -211,7 +212,7 @@ void Service::fail(const Exchange& exchange, const ApiError& error) {
   if (error.status() == 429) response.headers.push_back({"Retry-After", "1"});
   if (error.status() == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   exchange->respond(std::move(response));
-  if (error.status() == kClientGone) metrics_.add_abort();
+  if (error.status() == http::kClientGone) metrics_.add_abort();
   if (options_.log_requests) log_access(exchange->request(), error.status());
 }
 
@@ -219,7 +220,7 @@ void Service::run_job(const Exchange& exchange, Job job) {
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
   const text::Interrupt interrupt = [gone, deadline] {
-    if (*gone) throw ApiError(kClientGone, "the client has gone");
+    if (*gone) throw ApiError(http::kClientGone, "the client has gone");
     if (deadline && std::chrono::steady_clock::now() >= *deadline) {
       throw ApiError(504, "the request took longer than it may");
     }

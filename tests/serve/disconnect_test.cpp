@@ -127,6 +127,37 @@ class Log {
   std::shared_ptr<spdlog::sinks::ringbuffer_sink_mt> sink_;
 };
 
+// Gone, as far as anybody can tell; but one that has only ended its own side learns what was wrong.
+TEST_F(Disconnect, AClientThatLeavesInMidRequestIsLoggedLikeOthersThatLeave) {
+  const std::string head = "POST /v1/completions?key=secret HTTP/1.1\r\nContent-Length: 100\r\n";
+  for (const std::string& sent : {head + "\r\n{\"prompt\":", head, std::string("POST /v1")}) {
+    SCOPED_TRACE(sent);
+    Log log;
+    Client client(server_.port());
+    client.send(sent);
+    client.end_sending();
+    const Answer answer = client.read(5);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_TRUE(answer.whole);
+    EXPECT_EQ(answer.json()["error"]["message"],
+              "the connection ended in the middle of the request");
+    EXPECT_EQ(log.count(" status=499 "), 1);
+    EXPECT_EQ(log.count("status=400"), 0);
+    EXPECT_EQ(log.count("secret"), 0);
+    if (sent.size() > head.size()) {
+      EXPECT_EQ(log.count("method=POST path=/v1/completions status=499"), 1);
+    }
+  }
+  Log log;
+  {
+    Client idle(server_.port());  // between two requests nothing is lost
+    idle.send_request("GET", "/version");
+    idle.read(5);
+  }
+  EXPECT_EQ(server_.get("/version").status, 200);
+  EXPECT_EQ(log.count("499"), 0);
+}
+
 // Log probabilities make for many bytes.
 Json talkative() {
   return chat("Count", {{"stream", true},

@@ -82,6 +82,9 @@ class Client {
     return true;
   }
 
+  // Nothing more will be sent; answers are still read.
+  void end_sending() { ::shutdown(socket_, SHUT_WR); }
+
   void send_request(std::string_view method, std::string_view path, std::string_view body = {},
                     std::string_view headers = "Content-Type: application/json\r\n") {
     send(fmt::format("{} {} HTTP/1.1\r\nHost: test\r\n{}Content-Length: {}\r\n\r\n{}", method, path,

@@ -14,6 +14,8 @@
 #include <optional>
 #include <utility>
 
+#include "serve/http/printable.h"
+
 namespace levin::serve::http {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -136,7 +138,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read_body();
   void read_some();
   void on_body(Code error);
+  bool failed(Code error, std::string_view malformed);
   void refuse(int status, std::string_view message);
+  void answer_refusal(int status, std::string_view message);
+  void log_request(int status, std::string_view why) const;
   void dispatch();
   void watch();
   void on_readable(Code error);
@@ -205,13 +210,8 @@ class ConnectionExchange : public Exchange {
 
 void Connection::on_header(Code error) {
   namespace http = beast::http;
-  if (error == http::error::end_of_stream || error == beast::error::timeout) return close();
-  if (error == http::error::header_limit) return refuse(431, "the headers are too large");
-  if (error == http::error::body_limit) return refuse(413, "the body is too large");
-  if (error && error.category() == make_error_code(http::error::bad_line_ending).category()) {
-    return refuse(400, "this is not an HTTP request");
-  }
-  if (error) return close();
+  if (error && !parser_->got_some()) return close();  // between two requests
+  if (failed(error, "this is not an HTTP request")) return;
   state_ = State::kReading;
   const bool current = parser_->get().version() == 11;
   if (!current && parser_->get().count(http::field::transfer_encoding) > 0) {
@@ -250,13 +250,7 @@ void Connection::read_some() {
 }
 
 void Connection::on_body(Code error) {
-  if (error == beast::http::error::body_limit) return refuse(413, "the body is too large");
-  if (error == beast::error::timeout) return close();
-  if (error &&
-      error.category() == make_error_code(beast::http::error::bad_line_ending).category()) {
-    return refuse(400, "the body is not what the headers say");
-  }
-  if (error) return close();
+  if (failed(error, "the body is not what the headers say")) return;
   if (!share_->grow_to(parser_->get().body().size())) {
     ++shared_->counts.refused_for_memory;
     return refuse(503,
@@ -266,9 +260,50 @@ void Connection::on_body(Code error) {
   read_some();
 }
 
-// Requests that the handler never sees.
+// Deals with an error in the middle of a request. False when there is none.
+bool Connection::failed(Code error, std::string_view malformed) {
+  namespace http = beast::http;
+  if (!error) return false;
+  if (error == http::error::header_limit) {
+    refuse(431, "the headers are too large");
+  } else if (error == http::error::body_limit) {
+    refuse(413, "the body is too large");
+  } else if (error == http::error::partial_message) {
+    // Most have gone. One that has only ended its own side can still read what was wrong.
+    log_request(kClientGone, "it left in the middle of the request");
+    answer_refusal(400, "the connection ended in the middle of the request");
+  } else if (error.category() == make_error_code(http::error::partial_message).category()) {
+    refuse(400, malformed);
+  } else if (error == beast::error::timeout) {
+    log_request(kClientGone, "cut off, the request took too long to arrive");
+    close();
+  } else {
+    log_request(kClientGone, error.message());
+    close();
+  }
+  return true;
+}
+
+// As the access log has requests, for one that the handler never sees.
+void Connection::log_request(int status, std::string_view why) const {
+  std::string method;
+  std::string path;
+  if (parser_) {
+    const auto name = parser_->get().method_string();
+    const auto target = parser_->get().target();
+    method = printable({name.data(), name.size()}, 16);
+    path = printable(std::string_view(target.data(), target.size()).substr(0, target.find('?')));
+  }
+  spdlog::info("request client={} method={} path={} status={} reason=\"{}\"", remote_, method, path,
+               status, why);
+}
+
 void Connection::refuse(int status, std::string_view message) {
-  spdlog::info("{} refused with {}: {}", remote_, status, message);
+  log_request(status, message);
+  answer_refusal(status, message);
+}
+
+void Connection::answer_refusal(int status, std::string_view message) {
   state_ = State::kAnswering;
   ++shared_->counts.answering;
   keep_alive_ = false;

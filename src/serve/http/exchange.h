@@ -10,6 +10,9 @@
 
 namespace levin::serve::http {
 
+// nginx's status for a client that has gone: for the log, since nobody reads an answer.
+inline constexpr int kClientGone = 499;
+
 struct Header {
   std::string name;
   std::string value;
