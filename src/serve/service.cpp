@@ -56,9 +56,7 @@ int64_t unix_time() {
       .count();
 }
 
-// When the request has to be over; none when it may take as long as it takes.
-std::optional<std::chrono::steady_clock::time_point> deadline_of(
-    const http::Request& request, std::chrono::milliseconds longest) {
+Deadline deadline_of(const http::Request& request, std::chrono::milliseconds longest) {
   using namespace std::chrono;
   milliseconds patience = longest;
   const std::string_view asked = request.header(kTimeoutHeader);
@@ -225,11 +223,11 @@ void Service::run_job(const Exchange& exchange, Job job) {
       throw ApiError(504, "the request took longer than it may");
     }
   };
-  auto run = [this, held = exchange, interrupt, job = std::move(job)]() mutable {
+  auto run = [this, held = exchange, interrupt, deadline, job = std::move(job)]() mutable {
     std::function<void()> then;
     try {
       interrupt();
-      then = job(interrupt);
+      then = job(interrupt, deadline);
     } catch (const std::exception& error) {
       then = [this, held, failure = api::to_api_error(error)] { fail(held, failure); };
     }
@@ -244,16 +242,17 @@ void Service::run_job(const Exchange& exchange, Job job) {
 }
 
 void Service::answer(const Exchange& exchange, Make make) {
-  run_job(exchange, [this, exchange, make = std::move(make)](const text::Interrupt& interrupt) {
+  run_job(exchange, [this, exchange, make = std::move(make)](const text::Interrupt& interrupt,
+                                                             const Deadline&) {
     return [this, exchange, body = api::dump(make(interrupt))] { send(exchange, body); };
   });
 }
 
 void Service::generate(const Exchange& exchange, Parse parse, std::string_view id_prefix) {
-  run_job(exchange, [this, exchange, parse, id_prefix](const text::Interrupt& interrupt) {
+  run_job(exchange, [this, exchange, parse, id_prefix](const text::Interrupt& interrupt,
+                                                       const Deadline& deadline) {
     api::GenerationRequest request = parse(exchange->request().body, backend_->preparer.facts());
     check_model(request.model);
-    const auto deadline = deadline_of(exchange->request(), options_.request_timeout);
     auto prepared =
         std::make_shared<Prepared>(backend_->preparer.prepare(std::move(request), interrupt));
     for (auto& submission : prepared->submissions) submission.deadline = deadline;

@@ -2,10 +2,12 @@
 // server.cpp only. Functions are for the I/O thread unless said otherwise.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -22,6 +24,9 @@
 #include "serve/worker.h"
 
 namespace levin::serve {
+
+// When a request has to be over; none when it may take as long as it takes.
+using Deadline = std::optional<std::chrono::steady_clock::time_point>;
 
 enum class Phase : uint8_t { kLoading, kReady, kDraining };
 
@@ -91,7 +96,7 @@ class Service {
   void start_generation(const Exchange& exchange, Prepared&& prepared, std::string_view id_prefix);
   // Runs `job` on a worker, unless the client has gone or its time is up: the job's interrupt
   // throws then. What it returns runs on the I/O thread.
-  using Job = std::function<std::function<void()>(const text::Interrupt&)>;
+  using Job = std::function<std::function<void()>(const text::Interrupt&, const Deadline&)>;
   void run_job(const Exchange& exchange, Job job);
   // Runs `make` on a worker and answers with its result.
   using Make = std::function<nlohmann::ordered_json(const text::Interrupt&)>;
