@@ -121,6 +121,19 @@ TEST(ToolCallGrammar, HonoursTheChoice) {
   EXPECT_FALSE(lets_through(call("now") + "\n" + call("now"), single));
 }
 
+// A line break, as templates have it behind every call, obliges to nothing; more there is none.
+TEST(ToolCallGrammar, EndsBehindAnyCall) {
+  for (const bool parallel : {true, false}) {
+    SCOPED_TRACE(parallel);
+    const ToolChoice choice{.name = "", .parallel = parallel};
+    EXPECT_TRUE(lets_through(call("now") + "\n", choice));
+    EXPECT_EQ(lets_through(call("now") + "\n" + call("now") + "\n", choice), parallel);
+    for (const char* behind : {"\n\n", " ", "\n ", "Done.", "\nDone.", "<", "</tool_call>"}) {
+      EXPECT_FALSE(lets_through(call("now") + behind, choice)) << behind;
+    }
+  }
+}
+
 TEST(ToolCallGrammar, TakesTagsAsSpecialTokens) {
   const auto special = [](const char* content) {
     return small_vocabulary()->special_tokens(content).at(0);

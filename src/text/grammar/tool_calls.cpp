@@ -317,12 +317,14 @@ State consume_tool_calls(AutomatonBuilder& builder, JsonRules& rules, State from
         "tool_choice", "the name of a tool of the request",
         choice.name.empty() ? "no tools" : fmt::format("\"{}\"", choice.name.substr(0, 100)));
   }
+  // Templates put a line break behind every call, so models do behind the last one, too; it must
+  // not oblige them to a further call.
   const State end = consume_tag(builder, done, "</tool_call>");
-  if (choice.parallel) {
-    builder.jump(end, begin);
-    builder.jump(builder.literal(end, "\n"), begin);
-  }
-  return end;
+  const State behind = builder.add_state();
+  builder.jump(end, behind);
+  builder.jump(builder.literal(end, "\n"), behind);
+  if (choice.parallel) builder.jump(behind, begin);
+  return behind;
 }
 
 }  // namespace levin::text::grammar
