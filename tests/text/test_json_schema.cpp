@@ -201,11 +201,37 @@ TEST(JsonSchema, RandomWalksEndInValidDocuments) {
   }
 }
 
-TEST(JsonSchema, WhiteSpaceIsBounded) {
-  const std::string most(kMaxWhiteSpace, ' ');
-  const char* schema = R"({"type": "array", "items": {"type": "null"}})";
-  EXPECT_TRUE(accepts(schema, "[" + most + "null" + most + "]"));
-  EXPECT_FALSE(accepts(schema, "[" + most + " null]"));
+// Every way in which models write JSON is open, and nowhere can one go on with spaces for ever.
+TEST(JsonSchema, WhiteSpaceIsAllowedAndBounded) {
+  const auto typed = Grammar::json_schema(Json::parse(
+      R"({"type": "object", "required": ["a"], "additionalProperties": {"type": "null"},
+          "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"enum": [1, 2]}},
+          "c": {"type": "object"}, "d": {"anyOf": [{"type": "array"}, {"type": "boolean"}]}}})"));
+  const Json document = Json::parse(
+      R"({"a": 1, "b": [1, 2], "c": {"x": {}, "y": [[], 2.5]}, "d": [true], "e": null})");
+  const std::string spaced =  // as Python writes it
+      R"({"a": 1, "b": [1, 2], "c": {"x": {}, "y": [[], 2.5]}, "d": [true], "e": null})";
+  const std::string blanks(kMaxWhiteSpace, ' ');
+  for (const auto& grammar : {typed, Grammar::json_object(), Grammar::json_schema(Json(true))}) {
+    for (const std::string& text : {document.dump(), document.dump(2), document.dump(4), spaced}) {
+      EXPECT_TRUE(accepts(grammar, text)) << text;
+      EXPECT_TRUE(accepts(grammar, "\n" + text)) << text;
+      for (std::size_t size = 0; size <= text.size(); ++size) {
+        const std::string begin = text.substr(0, size);
+        if (std::ranges::count(begin, '"') % 2 != 0) continue;  // inside a string they are its text
+        for (const char blank : {' ', '\n', '\t', '\r'}) {
+          Matcher matcher(grammar, small_vocabulary());
+          for (const char c : begin) ASSERT_TRUE(matcher.accept(static_cast<uint8_t>(c))) << begin;
+          int count = 0;
+          while (count <= kMaxWhiteSpace && matcher.accept(static_cast<uint8_t>(blank))) ++count;
+          EXPECT_LE(count, kMaxWhiteSpace) << begin;
+        }
+      }
+    }
+    EXPECT_TRUE(
+        accepts(grammar, "{" + blanks + "\"a\"" + blanks + ":" + blanks + "1" + blanks + "}"));
+    EXPECT_FALSE(accepts(grammar, "{ " + blanks + "\"a\": 1}"));
+  }
 }
 
 std::string refusal(const std::string& schema) {
