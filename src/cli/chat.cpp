@@ -16,6 +16,7 @@
 #include "cli/generation.h"
 #include "cli/sampling_flags.h"
 #include "core/console.h"
+#include "text/printable.h"
 #include "text/utf8.h"
 
 namespace levin::cli {
@@ -176,7 +177,8 @@ class Conversation {
     } catch (const Error& error) {
       messages_.erase(messages_.size() - 1);
       if (error.exit_code() != ExitCode::kBadInput) throw;
-      tell(fmt::format("{}\n(/reset starts a new conversation)\n", error.what()));
+      tell(fmt::format("{}\n(/reset starts a new conversation)\n",
+                       text::printable(error.what(), "\n")));
     }
   }
 

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +20,7 @@
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/interruption.h"
+#include "cli/logging.h"
 #include "cli/output.h"
 #include "cli/suggestion.h"
 #include "core/console.h"
@@ -158,14 +157,6 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
                 .expected = {},
                 .found = {},
                 .hint = hint_for(app, error)});
-}
-
-// Logs go to stderr; stdout belongs to results.
-void set_up_logging(const std::string& level) {
-  auto logger = spdlog::stderr_logger_mt("levin");
-  logger->set_pattern("%H:%M:%S %^%l%$ %v");
-  logger->set_level(spdlog::level::from_str(level));
-  spdlog::set_default_logger(logger);
 }
 
 int report(std::string_view message, ExitCode code) {

@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,25 @@ namespace {
                .exit_code = ExitCode::kMachine});
 }
 
+// A document with the control characters that JSON lets stand (DEL, U+0080 to U+009F) escaped too,
+// so that it cannot steer a terminal. They can only be in its strings.
+std::string without_controls(const std::string& document) {
+  std::string out;
+  for (std::size_t i = 0; i < document.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(document[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < document.size() ? document[i + 1] : 0);
+    if (byte == 0x7f) {
+      out += "\\u007f";
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {
+      out += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      out += document[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void print_text(std::string_view text) {
@@ -34,7 +54,8 @@ void print_text(std::string_view text) {
 }
 
 void print_json(const nlohmann::ordered_json& json, int indent) {
-  print_text(json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+  print_text(without_controls(
+                 json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) +
              '\n');
 }
 

@@ -10,8 +10,8 @@ namespace levin::cli {
 // The text as it is; on a terminal with a newline behind it.
 void print_text(std::string_view text);
 
-// One JSON document and a newline; bytes that are no UTF-8 (file names) are replaced. `indent` < 0:
-// on one line.
+// One JSON document and a newline, without control characters; bytes that are no UTF-8 (file names)
+// are replaced. `indent` < 0: on one line.
 void print_json(const nlohmann::ordered_json& json, int indent = 2);
 
 // Throws Error (ExitCode::kMachine) when anything printed so far was lost. A closed pipe
