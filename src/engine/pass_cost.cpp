@@ -106,7 +106,6 @@ void PassCost::add(int64_t rows, int64_t sequences, double seconds) {
   cell.rows += (exact_rows - cell.rows) / 4;
   cell.sequences += (exact_sequences - cell.sequences) / 4;
   cell.seconds.add(seconds);
-  most_sequences_ = std::max(most_sequences_, static_cast<int>(sequences));
 }
 
 PassCost::Near PassCost::near(double sequences) const {

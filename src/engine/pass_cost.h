@@ -58,8 +58,6 @@ class PassCost {
   explicit PassCost(int64_t most_rows_per_sequence);
   void add(int64_t rows, int64_t sequences, double seconds);
   bool empty() const { return used_.empty(); }
-  // Of any sample; 0 before the first.
-  int most_sequences() const { return most_sequences_; }
   Near near(double sequences) const;
 
  private:
@@ -74,7 +72,6 @@ class PassCost {
   std::size_t columns_;
   std::vector<Cell> cells_;        // [lines, columns_]
   std::vector<std::size_t> used_;  // those with samples
-  int most_sequences_ = 0;
 };
 
 // Seconds that tokens of prompts add to a round: a fixed part and a price each, fitted to the last

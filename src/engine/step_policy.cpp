@@ -169,18 +169,9 @@ int64_t StepPolicy::prompt_tokens(const RoundDemand& demand, int drafts,
       std::min(std::max(kFewestPromptTokens, options_.fewest_prompt_tokens), most);
   if (cost_.empty() || prompt_cost_.empty()) return fewest;
 
-  // As many sequences as have been seen, or twice as many as there are: no decision about running
-  // streams by a far guess.
-  RoundDemand with_prompts = demand;
-  const int known = std::max(cost_.most_sequences() - demand.decoding(), demand.decoding());
-  const int prompts = std::min(demand.prompts - 1, known);
-  (demand.adaptive > 0 ? with_prompts.adaptive : with_prompts.others) += prompts;
-  if (demand.adaptive == 0) with_prompts.other_rows += prompts;
-  const PassCost::Near cost_then = cost_.near(with_prompts.decoding());
-  const double then = cost_then.seconds(with_prompts.rows(best_drafts(with_prompts, cost_then)));
-  const double now = cost.seconds(demand.rows(drafts));
-  // Prompts get on, however slowly.
-  spare_ += std::max(options_.decode_slowdown * then - now, now / 16);
+  // However many wait: what they may take is measured by the streams that run. Prompts get on,
+  // however slowly.
+  spare_ += cost.seconds(demand.rows(drafts)) * std::max(options_.decode_slowdown - 1, 1.0 / 16);
   spare_ = std::min(spare_, prompt_cost_.seconds(most));
   const double price = prompt_cost_.price();
   const auto least = static_cast<int64_t>(

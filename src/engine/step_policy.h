@@ -48,10 +48,8 @@ struct StepPolicyOptions {
   int most_drafts = 0;
   int64_t fewest_prompt_tokens = 1;  // that a prompt can advance by
   int64_t most_prompt_tokens = 512;
-  // While a prompt is read beside running sequences, rounds take on average at most this many times
-  // as long as without. With further prompts, as rounds of as many more sequences: streams are
-  // about to share the machine with them, and the sooner they all run the more comes out. 0: no
-  // matter how long.
+  // While prompts are read beside running sequences, however many, rounds take on average at most
+  // this many times as long as without. 0: no matter how long.
   double decode_slowdown = 2;
 };
 
