@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "core/files.h"
 #include "live_server.h"
@@ -65,6 +66,21 @@ TEST(Contrib, CommandLinesHaveFlagsThatThereAre) {
     }
   }
   EXPECT_GE(flags, 3);
+}
+
+// CMake refuses a build folder that was made elsewhere.
+TEST(Contrib, TheImageIsNotBuiltInFoldersOfTheHost) {
+  const std::filesystem::path root(LEVIN_SOURCE_DIR);
+  std::istringstream tracked_not(read_text(root / ".gitignore"));
+  const std::string left_out = "\n" + read_text(root / ".dockerignore");
+  int folders = 0;
+  for (std::string line; std::getline(tracked_not, line);) {
+    if (!line.starts_with('/') || !line.ends_with('/')) continue;
+    ++folders;
+    const std::string name = line.substr(1, line.size() - 2);
+    EXPECT_NE(left_out.find("\n" + name + "\n"), std::string::npos) << name;
+  }
+  EXPECT_GE(folders, 2);
 }
 
 }  // namespace
