@@ -30,10 +30,6 @@ uint64_t random_word() {
   return uint64_t{device()} << 32 | device();
 }
 
-bool forces_calls(const GenerationRequest& request) {
-  return request.tool_mode == ToolMode::kRequired || request.tool_mode == ToolMode::kNamed;
-}
-
 }  // namespace
 
 Preparer::Preparer(const engine::Engine& engine, const ServeOptions& options,
@@ -168,7 +164,7 @@ std::shared_ptr<const text::grammar::Grammar> Preparer::grammar_of(
   if (request.shape == OutputShape::kJsonSchema) {
     return Grammar::json_schema(*request.schema, prefix, "response_format");
   }
-  if (!forces_calls(request)) return nullptr;
+  if (!request.forces_calls()) return nullptr;
   if (options_.tool_calls == text::ToolCallFormat::kNone) {
     throw ApiError(400, "this server runs without a tool call parser", "tool_choice");
   }

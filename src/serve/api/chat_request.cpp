@@ -115,9 +115,7 @@ void read_tools(const FieldReader& fields, GenerationRequest& request, Json& var
   read_tool_choice(fields, request);
   request.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (request.tools && request.tool_mode != ToolMode::kNone) variables["tools"] = *request.tools;
-  const bool forced =
-      request.tool_mode == ToolMode::kRequired || request.tool_mode == ToolMode::kNamed;
-  if (forced && request.shape != OutputShape::kText) {
+  if (request.forces_calls() && request.shape != OutputShape::kText) {
     throw ApiError(400, "response_format and a forced tool_choice exclude each other",
                    "response_format");
   }
@@ -142,6 +140,7 @@ GenerationRequest parse_chat(std::string_view body, const ModelFacts& facts) {
   Json variables = {{"messages", normalize_messages(*messages)}};
   read_template_variables(fields, request, variables);
   read_tools(fields, request, variables);
+  check_grammar(fields, request);
   request.variables = std::make_shared<const Json>(std::move(variables));
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
 

@@ -64,6 +64,7 @@ GenerationRequest parse_completion(std::string_view body, const ModelFacts& fact
   request.unknown_fields = check_fields(object, known);
   const FieldReader fields(object);
   read_common_fields(fields, facts, request);
+  check_grammar(fields, request);
   read_prompts(fields, facts, request);
   if (!request.max_tokens) request.max_tokens = kDefaultMaxTokens;
   request.echo = fields.boolean("echo").value_or(false);

@@ -58,6 +58,10 @@ struct GenerationRequest {
   bool return_token_ids = false;
 
   std::vector<std::string> unknown_fields;
+
+  bool forces_calls() const {
+    return tool_mode == ToolMode::kRequired || tool_mode == ToolMode::kNamed;
+  }
 };
 
 // What the fields' defaults and ranges depend on.

@@ -249,12 +249,15 @@ void read_common_fields(const FieldReader& fields, const ModelFacts& facts,
   if (!request.allowed_token_ids.empty() && params.min_tokens > 0) {
     throw ApiError(400, "min_tokens is not supported beside allowed_token_ids", "min_tokens");
   }
-  if (request.shape != OutputShape::kText) {
-    for (const char* name : {"ignore_eos", "min_tokens", "allowed_token_ids"}) {
-      const Json* value = fields.find(name);
-      if (value == nullptr || *value == false || *value == 0 || value->empty()) continue;
-      throw ApiError(400, fmt::format("{} is not supported beside response_format", name), name);
-    }
+}
+
+void check_grammar(const FieldReader& fields, const GenerationRequest& request) {
+  if (request.shape == OutputShape::kText && !request.forces_calls()) return;
+  const char* grammar = request.forces_calls() ? "a forced tool_choice" : "response_format";
+  for (const char* name : {"ignore_eos", "min_tokens", "allowed_token_ids"}) {
+    const Json* value = fields.find(name);
+    if (value == nullptr || *value == false || *value == 0 || value->empty()) continue;
+    throw ApiError(400, fmt::format("{} is not supported beside {}", name, grammar), name);
   }
 }
 

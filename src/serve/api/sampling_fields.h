@@ -16,6 +16,9 @@ std::vector<Field> with_common_fields(std::span<const Field> own);
 void read_common_fields(const FieldReader& fields, const ModelFacts& facts,
                         GenerationRequest& request);
 
+// What cannot be had beside a grammar, of a JSON format or a forced tool_choice.
+void check_grammar(const FieldReader& fields, const GenerationRequest& request);
+
 // temperature, top_p, top_k: in all four APIs.
 void read_sampling(const FieldReader& fields, engine::SamplingParams& params);
 // A string, or up to `most` of them.

@@ -38,12 +38,11 @@ void set_tools(Json tools, ToolMode mode, const std::string& name, GenerationReq
     throw ApiError(400, fmt::format("tool_choice names {}, which is not among the tools", name),
                    "tool_choice");
   }
-  const bool forced = mode == ToolMode::kRequired || mode == ToolMode::kNamed;
-  if (forced && request.shape != OutputShape::kText) {
-    throw ApiError(400, "a JSON format and a forced tool_choice exclude each other", "tool_choice");
-  }
   request.tool_mode = mode;
   request.tool_name = name;
+  if (request.forces_calls() && request.shape != OutputShape::kText) {
+    throw ApiError(400, "a JSON format and a forced tool_choice exclude each other", "tool_choice");
+  }
   if (mode != ToolMode::kNone) variables["tools"] = tools;
   request.tools = std::make_shared<const Json>(std::move(tools));
 }
