@@ -99,6 +99,21 @@ TEST(LongPrompts, AreRefusedByTheirBytes) {
   EXPECT_EQ(server.post("/v1/completions", cut).json()["usage"]["prompt_tokens"], 5);
 }
 
+// 16 tokens by default, or as many as there is room for: nobody asked for more.
+TEST(LongPrompts, LeaveACompletionWhatRoomThereIs) {
+  const auto engine = load_tiny(1);
+  const LiveServer server(*engine);
+  for (const auto& [prompt, expected] : {std::pair(10, 16), std::pair(505, 7)}) {
+    const Json body = {{"prompt", std::vector<int>(static_cast<std::size_t>(prompt), 300)},
+                       {"ignore_eos", true}};
+    const Answer answer = server.post("/v1/completions", body);
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.json()["usage"]["completion_tokens"], expected);
+  }
+  const Json full = {{"prompt", std::vector<int>(512, 300)}};
+  EXPECT_EQ(server.post("/v1/completions", full).status, 400);
+}
+
 TEST(LongPrompts, HoldUpNobody) {
   const auto engine = load_tiny(1);
   const LiveServer server(*engine);

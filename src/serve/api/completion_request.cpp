@@ -12,7 +12,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxPrompts = 256;
-constexpr int64_t kDefaultMaxTokens = 16;
 
 constexpr Field kCompletionFields[] = {
     {"prompt"},
@@ -66,7 +65,6 @@ GenerationRequest parse_completion(std::string_view body, const ModelFacts& fact
   read_common_fields(fields, facts, request);
   check_grammar(fields, request);
   read_prompts(fields, facts, request);
-  if (!request.max_tokens) request.max_tokens = kDefaultMaxTokens;
   request.echo = fields.boolean("echo").value_or(false);
   if (const auto logprobs = fields.integer("logprobs", 0, 20)) {
     request.sampling.logprobs = static_cast<int>(*logprobs);

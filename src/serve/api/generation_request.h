@@ -46,8 +46,8 @@ struct GenerationRequest {
   bool echo = false;
 
   engine::SamplingParams sampling;
-  std::optional<int64_t>
-      max_tokens;  // instead of sampling.max_tokens; absent: what there is room for
+  // Instead of sampling.max_tokens. Absent: what there is room for; of a completion a few at most.
+  std::optional<int64_t> max_tokens;
   std::vector<int32_t> allowed_token_ids;
   std::optional<int64_t> truncate_prompt_tokens;  // keep the last so many
   int n = 1;
