@@ -1,7 +1,10 @@
 // Each field of the APIs against a live server, as tests/serve/conformance.json lists them; and the
 // table of docs/serve_conformance.md, which must say the same.
+#include <map>
+
 #include "core/files.h"
 #include "live_server.h"
+#include "serve/api/generation_request.h"
 
 namespace levin::serve::testing {
 namespace {
@@ -44,6 +47,30 @@ TEST(Conformance, EveryFieldDoesWhatTheTableSays) {
   const LiveServer server(*engine);
   const Json data = conformance();
   for (const Json& row : data["rows"]) check(server, row, data["base"][row["route"]]);
+}
+
+TEST(Conformance, TheTableHasEveryFieldThatIsKnown) {
+  const Json data = conformance();
+  std::map<std::string, Json> rows;
+  for (const Json& row : data["rows"]) {
+    const std::string name =
+        fmt::format("{} {}", row["route"].get<std::string>(), row["field"].get<std::string>());
+    EXPECT_TRUE(rows.emplace(name, row["support"]).second) << name << " is there twice";
+  }
+  std::size_t known = 0;
+  for (const auto& [route, fields] : {std::pair{"/v1/chat/completions", api::chat_fields()},
+                                      std::pair{"/v1/completions", api::completion_fields()},
+                                      std::pair{"/v1/responses", api::responses_fields()},
+                                      std::pair{"/v1/messages", api::messages_fields()}}) {
+    for (const api::Field& field : fields) {
+      const char* support = field.support == api::Support::kDone       ? "done"
+                            : field.support == api::Support::kNoEffect ? "no effect"
+                                                                       : "refused";
+      EXPECT_EQ(rows[fmt::format("{} {}", route, field.name)], support) << route << field.name;
+      ++known;
+    }
+  }
+  EXPECT_EQ(rows.size(), known) << "a row is of a field that nobody knows";
 }
 
 TEST(Conformance, TheTableInTheDocumentationIsThatOfTheData) {

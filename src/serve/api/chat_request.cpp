@@ -123,12 +123,16 @@ void read_tools(const FieldReader& fields, GenerationRequest& request, Json& var
 
 }  // namespace
 
+std::span<const Field> chat_fields() {
+  static const std::vector<Field> fields = with_common_fields(kChatFields);
+  return fields;
+}
+
 GenerationRequest parse_chat(std::string_view body, const ModelFacts& facts) {
   const Json object = parse_body(body);
-  static const std::vector<Field> known = with_common_fields(kChatFields);
   GenerationRequest request;
   request.dialect = Dialect::kChat;
-  request.unknown_fields = check_fields(object, known);
+  request.unknown_fields = check_fields(object, chat_fields());
   const FieldReader fields(object);
   read_common_fields(fields, facts, request);
   const auto newer =

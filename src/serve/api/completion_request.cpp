@@ -55,12 +55,16 @@ void read_prompts(const FieldReader& fields, const ModelFacts& facts, Generation
 
 }  // namespace
 
+std::span<const Field> completion_fields() {
+  static const std::vector<Field> fields = with_common_fields(kCompletionFields);
+  return fields;
+}
+
 GenerationRequest parse_completion(std::string_view body, const ModelFacts& facts) {
   const Json object = parse_body(body);
-  static const std::vector<Field> known = with_common_fields(kCompletionFields);
   GenerationRequest request;
   request.dialect = Dialect::kCompletion;
-  request.unknown_fields = check_fields(object, known);
+  request.unknown_fields = check_fields(object, completion_fields());
   const FieldReader fields(object);
   read_common_fields(fields, facts, request);
   check_grammar(fields, request);

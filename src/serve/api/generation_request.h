@@ -5,11 +5,13 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "engine/sampling.h"
+#include "serve/api/fields.h"
 
 namespace levin::serve::api {
 
@@ -76,5 +78,11 @@ GenerationRequest parse_chat(std::string_view body, const ModelFacts& facts);
 GenerationRequest parse_completion(std::string_view body, const ModelFacts& facts);
 GenerationRequest parse_responses(std::string_view body, const ModelFacts& facts);
 GenerationRequest parse_messages(std::string_view body, const ModelFacts& facts);
+
+// The fields that each of them knows.
+std::span<const Field> chat_fields();
+std::span<const Field> completion_fields();
+std::span<const Field> responses_fields();
+std::span<const Field> messages_fields();
 
 }  // namespace levin::serve::api

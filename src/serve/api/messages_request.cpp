@@ -149,11 +149,15 @@ void read_tools(const FieldReader& fields, GenerationRequest& request, Json& var
 
 }  // namespace
 
+std::span<const Field> messages_fields() {
+  return kFields;
+}
+
 GenerationRequest parse_messages(std::string_view body, const ModelFacts& facts) {
   const Json object = parse_body(body);
   GenerationRequest request;
   request.dialect = Dialect::kMessages;
-  request.unknown_fields = check_fields(object, kFields);
+  request.unknown_fields = check_fields(object, messages_fields());
   const FieldReader fields(object);
   request.model = fields.string("model").value_or("");
   request.sampling = facts.default_sampling;

@@ -202,11 +202,15 @@ void read_tools(const FieldReader& fields, GenerationRequest& request, Json& var
 
 }  // namespace
 
+std::span<const Field> responses_fields() {
+  return kFields;
+}
+
 GenerationRequest parse_responses(std::string_view body, const ModelFacts& facts) {
   const Json object = parse_body(body);
   GenerationRequest request;
   request.dialect = Dialect::kResponses;
-  request.unknown_fields = check_fields(object, kFields);
+  request.unknown_fields = check_fields(object, responses_fields());
   const FieldReader fields(object);
   request.model = fields.string("model").value_or("");
   request.request_id = fields.string("request_id").value_or("").substr(0, 128);
