@@ -1,8 +1,14 @@
 #include "core/thread_team.h"
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <string>
 #include <system_error>
 
@@ -15,38 +21,119 @@
 namespace levin {
 namespace {
 
-// Spinning before the kernel is asked to wait: tens of microseconds, longer than threads of a phase
-// differ, shorter than a scheduler tick.
-constexpr int kMostSpins = 4000;
-constexpr int kLeastSpins = 60;
+using Clock = std::chrono::steady_clock;
 
-// Waits until `value` is no longer `old`. On a machine that is busy with other things two threads
-// of a team may share one core: then whoever spins keeps the other from what is waited for. So
-// spinning in vain makes the next spin shorter, and a wait that ends in time makes it longer again.
-template <typename T>
-void wait_for_change(const std::atomic<T>& value, T old) {
-  thread_local int most = kMostSpins;
-  for (int spin = 0; spin < most; ++spin) {
-    if (value.load(std::memory_order_acquire) != old) {
-      most = std::min(2 * most, kMostSpins);
-      return;
-    }
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
+// Spinning before the kernel is asked to wait: longer than threads of a phase differ, shorter than
+// a scheduler tick. Being woken costs tens of microseconds.
+constexpr std::chrono::nanoseconds kMostSpinning = std::chrono::microseconds{150};
+constexpr std::chrono::nanoseconds kLeastSpinning = std::chrono::microseconds{2};
+constexpr int kSpinsBetweenLooksAtClock = 32;
+
+// On a machine that is busy with other things two threads of a team may share one core: then
+// whoever spins keeps the other from what is waited for, and should spin less. Being late is no
+// sign of it, since sleepers make one another late: threads know by how long they could not run.
+constexpr double kCrowdedShare = 0.2;
+constexpr std::chrono::milliseconds kLeastInterval{2};
+std::atomic<Clock::rep> crowded_until{0};
+
+// Whoever spins little loses little, which says nothing about others who want the core. So what
+// comes back soon is believed for twice as long as the time before.
+constexpr Clock::duration kCrowdedFirst = std::chrono::milliseconds{50};
+constexpr Clock::duration kCrowdedMost = std::chrono::seconds{2};
+void note_crowd(Clock::time_point at) {
+  static std::atomic<Clock::rep> last{kCrowdedFirst.count()};
+  const Clock::rep now = at.time_since_epoch().count();
+  const Clock::rep until = crowded_until.load(std::memory_order_relaxed);
+  Clock::rep length = last.load(std::memory_order_relaxed);
+  if (now > until) {
+    length = now - until < 4 * length ? std::min(2 * length, kCrowdedMost.count())
+                                      : kCrowdedFirst.count();
+    last.store(length, std::memory_order_relaxed);
   }
-  most = std::max(most / 2, kLeastSpins);
-  value.wait(old, std::memory_order_acquire);
+  crowded_until.store(now + length, std::memory_order_relaxed);
+}
+
+// A thread's own account.
+struct Account {
+  // The last look: when it was, the thread's time on a core then, time asleep since.
+  Clock::time_point looked = Clock::now();
+  std::chrono::nanoseconds ran = cpu_time();
+  std::chrono::nanoseconds asleep{0};
+
+  static std::chrono::nanoseconds cpu_time() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+  }
+  // Tells everybody when the thread could not run for a good part of its time. A system call: for
+  // those who have waited in vain or made others wait.
+  void look() {
+    const Clock::time_point now = Clock::now();
+    const Clock::duration interval = now - looked;
+    if (interval < kLeastInterval) return;
+    const auto run = cpu_time();
+    const auto lost = interval - asleep - (run - ran);
+    looked = now;
+    ran = run;
+    asleep = {};
+    if (static_cast<double>(lost.count()) > kCrowdedShare * static_cast<double>(interval.count())) {
+      note_crowd(now);
+    }
+  }
+};
+Account& account() {
+  thread_local Account own;
+  return own;
+}
+
+// The kernel's wait and wake. Those of std::atomic give the core away a few times first: on a
+// crowded machine that is a scheduler's slice for somebody else, each time, where who sleeps comes
+// back at once.
+long futex(const std::atomic<uint32_t>& value, int operation, uint32_t argument) {
+  return syscall(SYS_futex, &value, operation, argument, nullptr, nullptr, 0);
+}
+
+void wait_for_change(const SleepCounter& value, uint32_t old) {
+  const Clock::time_point begin = Clock::now();
+  const bool crowded =
+      begin.time_since_epoch().count() < crowded_until.load(std::memory_order_relaxed);
+  const auto longest = crowded ? kLeastSpinning : kMostSpinning;
+  do {
+    for (int spin = 0; spin < kSpinsBetweenLooksAtClock; ++spin) {
+      if (value.count.load(std::memory_order_acquire) != old) return;
+#if defined(__x86_64__)
+      _mm_pause();
+#endif
+    }
+  } while (Clock::now() - begin < longest);
+  Account& own = account();
+  own.look();
+  const Clock::time_point to_bed = Clock::now();
+  value.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // Comes back at once if the count changed meanwhile, and now and then for no reason.
+  while (value.count.load(std::memory_order_seq_cst) == old) {
+    futex(value.count, FUTEX_WAIT_PRIVATE, old);
+  }
+  value.sleepers.fetch_sub(1, std::memory_order_relaxed);
+  own.asleep += Clock::now() - to_bed;
+}
+
+// After a change: wakes who sleeps, if anybody does.
+void wake(const SleepCounter& value) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (value.sleepers.load(std::memory_order_relaxed) == 0) return;
+  futex(value.count, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max());
+  account().look();  // whether this thread made others wait because it could not run
 }
 
 }  // namespace
 
 void SpinBarrier::wait() {
-  const uint32_t phase = phase_.load(std::memory_order_relaxed);
+  const uint32_t phase = phase_.count.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == participants_) {
     arrived_.store(0, std::memory_order_relaxed);
-    phase_.store(phase + 1, std::memory_order_release);
-    phase_.notify_all();  // a look at a counter unless somebody sleeps
+    phase_.count.store(phase + 1, std::memory_order_release);
+    wake(phase_);
     return;
   }
   wait_for_change(phase_, phase);
@@ -75,18 +162,18 @@ ThreadTeam::~ThreadTeam() {
 
 void ThreadTeam::stop() {
   stop_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  generation_.count.fetch_add(1, std::memory_order_release);
+  wake(generation_);
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadTeam::start_and_wait() {
-  running_.store(size_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  running_.count.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
+  generation_.count.fetch_add(1, std::memory_order_release);
+  wake(generation_);
   task_(context_, 0);
-  for (int left = running_.load(std::memory_order_acquire); left != 0;
-       left = running_.load(std::memory_order_acquire)) {
+  for (uint32_t left = running_.count.load(std::memory_order_acquire); left != 0;
+       left = running_.count.load(std::memory_order_acquire)) {
     wait_for_change(running_, left);
   }
 }
@@ -98,8 +185,8 @@ void ThreadTeam::worker(int thread) {
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;
     task_(context_, thread);
-    running_.fetch_sub(1, std::memory_order_release);
-    running_.notify_all();
+    running_.count.fetch_sub(1, std::memory_order_release);
+    wake(running_);
   }
 }
 

@@ -12,6 +12,12 @@
 
 namespace levin {
 
+// A number that threads wait on, spinning first, and how many of them sleep.
+struct SleepCounter {
+  std::atomic<uint32_t> count{0};
+  mutable std::atomic<int> sleepers{0};
+};
+
 // Spins for a short while and then sleeps, so that a team larger than the free cores still makes
 // progress.
 class SpinBarrier {
@@ -22,7 +28,7 @@ class SpinBarrier {
  private:
   const int participants_;
   std::atomic<int> arrived_{0};
-  std::atomic<uint32_t> phase_{0};
+  SleepCounter phase_;
 };
 
 class ThreadTeam {
@@ -58,8 +64,8 @@ class ThreadTeam {
   int size_;
   SpinBarrier barrier_;
   std::vector<std::thread> threads_;
-  std::atomic<uint32_t> generation_{0};
-  std::atomic<int> running_{0};
+  SleepCounter generation_;
+  SleepCounter running_;
   std::atomic<bool> stop_{false};
   Task task_ = nullptr;
   void* context_ = nullptr;

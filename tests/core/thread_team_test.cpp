@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -74,6 +76,26 @@ TEST(ThreadTeamTest, BarrierSeparatesPhases) {
     }
   });
   EXPECT_EQ(wrong.load(), 0);
+}
+
+// Longer than anybody spins, so that the others sleep at the barrier and at the end.
+TEST(ThreadTeamTest, WhoeverIsLateWakesTheOthers) {
+  ThreadTeam team(3);
+  std::atomic<int> arrived{0};
+  std::atomic<int> wrong{0};
+  for (int round = 0; round < 20; ++round) {
+    team.run([&](int thread) {
+      for (int phase = 0; phase < 6; ++phase) {
+        if (phase % 3 == thread) std::this_thread::sleep_for(std::chrono::microseconds{400});
+        ++arrived;
+        team.barrier();
+        if (arrived.load() < 3 * (6 * round + phase + 1)) ++wrong;
+      }
+      if (thread == round % 3) std::this_thread::sleep_for(std::chrono::microseconds{400});
+    });
+  }
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_EQ(arrived.load(), 3 * 6 * 20);
 }
 
 TEST(ThreadTeamTest, ResultsAreVisibleAfterRun) {
