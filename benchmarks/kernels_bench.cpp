@@ -104,7 +104,7 @@ struct Matrices {
   Arena arena;
   std::vector<PanelMatrix> copies;
 
-  Matrices(const Format& format, const Shape& shape) {
+  Matrices(const Kernels& k, const Format& format, const Shape& shape) {
     const auto elements = static_cast<double>(shape.out * shape.in);
     std::mt19937_64 random(1);
     const auto fill = [&](std::vector<std::byte>& bytes, double size, uint64_t mask) {
@@ -133,7 +133,7 @@ struct Matrices {
     linear.weight.bytes = weight;
     linear.scales.bytes = scales;
     linear.input_scale = 1.0F / 500;
-    matrix = plan_matrix(linear, false);
+    matrix = plan_matrix(linear, /*exact_input=*/false, k.integer_products);
 
     const int64_t count = std::max<int64_t>(1, kWorkingSet / matrix.weight_bytes());
     ArenaPlan plan;
@@ -178,7 +178,7 @@ struct Batch {
     for (int64_t i = 0; i < m.in; ++i) arena.at(x)[i] = normal(random);
     const std::vector<const float*> rows(static_cast<std::size_t>(kTile), arena.at(x));
     for (int64_t t = 0; t < tokens; t += kTile) {
-      k.pack(rows.data(), std::min(kTile, tokens - t), m.in, m.input, m.input_scale,
+      k.pack(rows.data(), std::min(kTile, tokens - t), m.in, m.input, m.panels.digits, m.input_scale,
              arena.at(tile) + m.input_bytes(t), arena.at(scale) + t);
     }
     input = {arena.at(tile), arena.at(scale), tokens};
@@ -199,7 +199,7 @@ void report(benchmark::State& state, double bytes, double multiplications) {
 void run_linear(benchmark::State& state, Isa isa, const Format& format, const Shape& shape,
                 int64_t tokens) {
   const Kernels& k = kernels(isa);
-  const Matrices matrices(format, shape);
+  const Matrices matrices(k, format, shape);
   const Batch batch(k, matrices.matrix, tokens);
   std::size_t next = 0;
   for (auto _ : state) {

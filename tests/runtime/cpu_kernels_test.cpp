@@ -192,7 +192,8 @@ TEST_P(CpuKernels, PackingQuantizesAsTheCodecsDo) {
         for (int64_t t = 0; t < tokens; ++t) rows.push_back(x.data() + t * columns);
         std::vector<float> tile(static_cast<std::size_t>(round_up(columns, kBlock) * tokens), 1.0F);
         std::vector<float> scales(static_cast<std::size_t>(tokens));
-        k().pack(rows.data(), tokens, columns, as, input_scale, tile.data(), scales.data());
+        k().pack(rows.data(), tokens, columns, as, /*digits=*/0, input_scale, tile.data(),
+                 scales.data());
         for (int64_t t = 0; t < tokens; ++t) {
           const std::span<const float> row(rows[static_cast<std::size_t>(t)], n);
           std::vector<float> want(row.begin(), row.end());
@@ -219,6 +220,68 @@ TEST_P(CpuKernels, PackingQuantizesAsTheCodecsDo) {
           for (int64_t c = columns; c < round_up(columns, kBlock); ++c) {
             ASSERT_EQ(packed_value(tile.data(), as, tokens, t, c), 0.0F);
           }
+        }
+      }
+    }
+  }
+}
+
+// What the halves of a tile of `tokens` hold of token `t`, in the order of columns; checks offsets.
+template <int digits>
+std::vector<float> packed_integers(const void* tile, int64_t tokens, int64_t t, int64_t columns) {
+  std::vector<float> values(static_cast<std::size_t>(round_up(columns, kBlock)));
+  const auto* halves = static_cast<const IntegerHalf<digits>*>(tile);
+  for (int64_t half = 0; half < round_up(columns, kBlock) / kScaleBlock; ++half) {
+    const IntegerHalf<digits>& from = halves[(half / 2 * tokens + t) * 2 + half % 2];
+    int32_t sum = 0;
+    for (std::size_t i = 0; i < kScaleBlock; ++i) {
+      int32_t q = 0;
+      for (int d = 0; d < digits; ++d) q = 256 * q + from.digits[d][i];
+      sum += q;
+      const auto column = static_cast<std::size_t>(half * kScaleBlock) + kIntegerColumns[i];
+      values[column] = static_cast<float>(q) * from.scale;
+    }
+    EXPECT_EQ(from.offset, -kWeightOffset * sum);
+  }
+  return values;
+}
+
+TEST_P(CpuKernels, PackingAsIntegersIsFinerThanBf16AndExactForE2m1) {
+  if (!k().integer_products) GTEST_SKIP() << "this instruction set has no integer products";
+  const float input_scale = 1.0F / 300;
+  for (const int64_t tokens : {1, 3, 8}) {
+    for (const int64_t columns : {16, 48, 80, 256}) {
+      const auto n = static_cast<std::size_t>(columns);
+      auto x = random_floats(static_cast<std::size_t>(tokens) * n, 41, 4.0F);
+      std::fill_n(x.begin(), 16, 0.0F);
+      for (std::size_t i = 0; i < 16; ++i) x[n - 16 + i] *= 1e-6F;
+      x[n / 2] = 1e4F;
+      x[n / 2 + 1] = -0x1.fffffep13F;  // as near to the end of the digits as can be
+      std::vector<const float*> rows;
+      for (int64_t t = 0; t < tokens; ++t) rows.push_back(x.data() + t * columns);
+      std::vector<float> tile(static_cast<std::size_t>(2 * round_up(columns, kBlock) * tokens));
+      std::vector<float> scales(static_cast<std::size_t>(tokens));
+      k().pack(rows.data(), tokens, columns, PackAs::kBf16, 2, 1.0F, tile.data(), scales.data());
+      for (int64_t t = 0; t < tokens; ++t) {
+        const std::span<const float> row(rows[static_cast<std::size_t>(t)], n);
+        const auto got = packed_integers<2>(tile.data(), tokens, t, columns);
+        for (std::size_t c = 0; c < got.size(); ++c) {
+          float largest = 0;
+          for (std::size_t i = c / 16 * 16; i < std::min(c / 16 * 16 + 16, n); ++i) {
+            largest = std::max(largest, std::fabs(row[i]));
+          }
+          ASSERT_LE(std::fabs(got[c] - (c < n ? row[c] : 0.0F)), 0x1p-15F * largest) << c;
+        }
+      }
+      k().pack(rows.data(), tokens, columns, PackAs::kNvfp4, 1, input_scale, tile.data(),
+               scales.data());
+      for (int64_t t = 0; t < tokens; ++t) {
+        const std::span<const float> row(rows[static_cast<std::size_t>(t)], n);
+        std::vector<float> want(n);
+        codec::quantize_nvfp4_activation(row, input_scale, want);
+        const auto got = packed_integers<1>(tile.data(), tokens, t, columns);
+        for (std::size_t c = 0; c < n; ++c) {
+          ASSERT_LE(std::fabs(got[c] * input_scale - want[c]), std::fabs(want[c]) * 0x1p-22F) << c;
         }
       }
     }

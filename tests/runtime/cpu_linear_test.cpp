@@ -32,9 +32,9 @@ struct Packed {
   float* bias = nullptr;
 };
 
-Packed pack_matrix(const model::Linear& linear, bool exact_input = false) {
+Packed pack_matrix(const Kernels& k, const model::Linear& linear) {
   Packed packed;
-  packed.matrix = plan_matrix(linear, exact_input);
+  packed.matrix = plan_matrix(linear, /*exact_input=*/false, k.integer_products);
   const int64_t rows = packed.matrix.panels.panels * kLanes;
   ArenaPlan plan;
   const auto data = plan.add<uint8_t>(packed.matrix.weight_bytes());
@@ -69,8 +69,8 @@ std::vector<float> run(const Kernels& k, const Packed& packed, std::span<const f
     const int64_t count = std::min(kTile, tokens - first);
     std::vector<const float*> rows;
     for (int64_t t = 0; t < count; ++t) rows.push_back(x.data() + (first + t) * m.in);
-    k.pack(rows.data(), count, m.in, m.input, m.input_scale, arena.at(tile) + m.input_bytes(first),
-           scales.data() + first);
+    k.pack(rows.data(), count, m.in, m.input, m.panels.digits, m.input_scale,
+           arena.at(tile) + m.input_bytes(first), scales.data() + first);
   }
   std::vector<float> y(static_cast<std::size_t>(tokens * stride), initial);
   const PackedInput input{arena.at(tile), scales.data(), tokens};
@@ -88,16 +88,32 @@ std::vector<float> run(const Kernels& k, const Packed& packed, std::span<const f
   return result;
 }
 
+// Rounded to integers of two signed digits, 16 numbers under a power of two (kernels.h).
+void round_to_integers(std::span<float> x, float unit) {
+  for (std::size_t begin = 0; begin < x.size(); begin += kScaleBlock) {
+    const auto part = x.subspan(begin, std::min<std::size_t>(kScaleBlock, x.size() - begin));
+    float largest = 0;
+    for (const float v : part) largest = std::max(largest, std::fabs(v / unit));
+    if (largest == 0) continue;
+    float scale = std::ldexp(1.0F, std::ilogb(largest) - 14);
+    if (largest / scale >= 32768 - 136) scale *= 2;  // would not fit two signed digits
+    for (float& v : part) v = std::nearbyint(v / unit / scale) * scale * unit;
+  }
+}
+
 // What the products see of one row of activations.
 std::vector<float> seen(const Matrix& m, std::span<const float> x) {
   std::vector<float> out(x.begin(), x.end());
+  float unit = 1.0F;  // of the numbers that are rounded to integers
   switch (m.input) {
     case PackAs::kF32:
       break;
     case PackAs::kBf16:
+      if (m.panels.digits > 0) break;
       for (float& v : out) v = round_to_bf16(v);
       break;
     case PackAs::kFp8Static:
+      unit = m.input_scale;
       codec::quantize_fp8_activation(x, m.input_scale, out);
       break;
     case PackAs::kFp8PerToken:
@@ -107,6 +123,7 @@ std::vector<float> seen(const Matrix& m, std::span<const float> x) {
       codec::quantize_nvfp4_activation(x, m.input_scale, out);
       break;
   }
+  if (m.panels.digits == 2) round_to_integers(out, unit);
   return out;
 }
 
@@ -146,9 +163,11 @@ const Case kCases[] = {
     {WeightFormat::kFp8Channel, ActivationFormat::kFp8PerToken, 0},
     {WeightFormat::kNvfp4, ActivationFormat::kNone, 16},
     {WeightFormat::kNvfp4, ActivationFormat::kNvfp4, 16},
+    {WeightFormat::kNvfp4, ActivationFormat::kFp8Static, 16},
     {WeightFormat::kInt4, ActivationFormat::kNone, 16},
     {WeightFormat::kInt4, ActivationFormat::kNone, 48},
     {WeightFormat::kInt4, ActivationFormat::kNone, 64},
+    {WeightFormat::kInt4, ActivationFormat::kNvfp4, 64},
 };
 
 class LinearKernels : public testing::TestWithParam<std::tuple<Isa, Case>> {
@@ -176,7 +195,7 @@ TEST_P(LinearKernels, MatchTheCodecsForAnyShapeAndNumberOfTokens) {
       OwnedLinear owned = make(out, in, seed);
       if (seed % 2 == 0) owned.linear.bias = random_floats(static_cast<std::size_t>(out), seed);
       const auto weights = model::dequantize(owned.linear);
-      const Packed packed = pack_matrix(owned.linear);
+      const Packed packed = pack_matrix(k(), owned.linear);
       for (const int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 21}) {
         const auto x = random_floats(static_cast<std::size_t>(tokens * in), ++seed);
         const auto y = run(k(), packed, x, tokens);
@@ -205,7 +224,7 @@ TEST_P(LinearKernels, GiveTheSameBitsWhateverATokenIsBatchedWith) {
   const int64_t in = widths().back();
   const int64_t out = 70;
   const OwnedLinear owned = make(out, in, 7);
-  const Packed packed = pack_matrix(owned.linear);
+  const Packed packed = pack_matrix(k(), owned.linear);
   const int64_t most = 27;
   const auto x = random_floats(static_cast<std::size_t>(most * in), 8);
   std::vector<float> alone;
@@ -219,9 +238,27 @@ TEST_P(LinearKernels, GiveTheSameBitsWhateverATokenIsBatchedWith) {
   }
 }
 
+// Formats that activations are quantized to clip; what is not quantized must stay visible.
+TEST_P(LinearKernels, DoNotHideWhatIsNotFinite) {
+  const OwnedLinear owned = make(20, widths().back(), 5);
+  const auto in = static_cast<std::size_t>(owned.linear.in);
+  const Packed packed = pack_matrix(k(), owned.linear);
+  if (format().activations != ActivationFormat::kNone && packed.matrix.panels.digits == 0) return;
+  const auto weights = model::dequantize(owned.linear);
+  for (const float bad : {std::nanf(""), HUGE_VALF}) {
+    auto x = random_floats(in, 6);
+    x.back() = bad;
+    const auto y = run(k(), packed, x, 1);
+    for (std::size_t row = 0; row < y.size(); ++row) {
+      if (weights[row * in + in - 1] == 0.0F) continue;
+      EXPECT_FALSE(std::isfinite(y[row])) << row;
+    }
+  }
+}
+
 TEST_P(LinearKernels, ApplyTheEpilogue) {
   const OwnedLinear owned = make(20, widths().back(), 3);
-  const Packed packed = pack_matrix(owned.linear);
+  const Packed packed = pack_matrix(k(), owned.linear);
   const auto x = random_floats(static_cast<std::size_t>(3 * owned.linear.in), 4);
   const auto y = run(k(), packed, x, 3);
   const auto added = run(k(), packed, x, 3, Epilogue::kAdd, 2.0F);

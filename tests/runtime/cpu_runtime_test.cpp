@@ -347,12 +347,15 @@ TEST(CpuRuntime, SaysWhatItRunsOn) {
 }
 
 TEST(CpuRuntime, PlansEveryFormat) {
+  // Where 4-bit weights are multiplied as integers, their inputs are, too.
+  const std::string wide =
+      kernels(best_isa()).integer_products ? "int16 (16 under a scale)" : "bf16";
   const std::map<std::string, std::pair<std::string, std::string>> expected = {
       {"bf16", {"BF16", "bf16 x bf16 products, f32 sums"}},
       {"fp8", {"FP8, FP8 static inputs", "e4m3 x e4m3 products, f32 sums"}},
-      {"nvfp4_w4a16", {"NVFP4 W4A16", "e2m1 x bf16 products, f32 sums"}},
+      {"nvfp4_w4a16", {"NVFP4 W4A16", "e2m1 x " + wide + " products, f32 sums"}},
       {"nvfp4_w4a4", {"NVFP4 W4A4", "e2m1 x e2m1 products, f32 sums"}},
-      {"int4_g64", {"INT4 g64", "int4 x bf16 products, f32 sums"}},
+      {"int4_g64", {"INT4 g64", "int4 x " + wide + " products, f32 sums"}},
       {"f32", {"F32", "f32 x f32 products, f32 sums"}}};
   for (const Variant& variant : all_variants()) {
     const auto found = expected.find(variant.name);

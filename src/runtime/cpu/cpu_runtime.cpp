@@ -105,7 +105,7 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
       isa_(isa),
       options_(resolve_options(checked(model_), options)),
       team_(options_.threads),
-      weights_(*model_, options_.mtp, team_),
+      weights_(*model_, options_.mtp, kernels(isa).integer_products, team_),
       work_(model_->config, options_, weights_, rows_of(options_)),
       state_(model_->config, options_),
       shared_{model_->config, options_, kernels(isa), team_, work_, watcher_},

@@ -45,19 +45,40 @@ struct PanelMatrix {
   int64_t panel_bytes = 0;   // from one panel to the next, a multiple of 64
   int64_t scale_offset = 0;  // of the block scales inside a panel
   int64_t group = 0;         // columns under one scale: a multiple of 16, 0 without block scales
+  int digits = 0;            // of the activations that it meets, see PackedInput; 0: no integers
   const uint8_t* data = nullptr;
   const float* row_scale = nullptr;  // [panels * 16], global and channel scales
   const float* bias = nullptr;       // [panels * 16], or null
 };
 
 // Activations of `count` tokens as the kernels read them: tiles of 8 tokens (the last may have
-// fewer), a tile being [columns / 32][tokens][32] values, so that a token takes 32 * blocks values
-// and tile i starts at token 8 i. BF16 or float32 as the PanelFormat wants.
+// fewer), a tile being [columns / 32][tokens][packed_block_bytes], so that tile i starts at token
+// 8 i. A block is 32 values, BF16 or float32 as the PanelFormat wants.
+//
+// Where 4-bit weights are multiplied as integers (Kernels::integer_products) a block is two
+// IntegerHalf<digits>.
 struct PackedInput {
   const void* x = nullptr;
   const float* scale = nullptr;  // [count], multiplies each token's products
   int64_t count = 0;
 };
+
+// 16 activations as integers q under a scale of their own, x = q * scale. A q has one signed digit
+// of 8 bits, or two: q = 256 digits[0] + digits[1]. Digits are in the order of kIntegerColumns.
+template <int count>
+struct IntegerHalf {
+  int8_t digits[count][kScaleBlock];
+  float scale;
+  int32_t offset;  // -kWeightOffset times the sum of all q
+};
+
+// Weights of 4 bits are multiplied as unsigned numbers: code's value, times two for E2M1, plus
+// this.
+inline constexpr int32_t kWeightOffset = 12;
+
+// What the bytes of two 4-bit words hold, lower nibbles of the first, then its upper ones.
+inline constexpr uint32_t kIntegerColumns[kScaleBlock] = {0, 4,  1, 5,  2,  6,  3,  7,
+                                                          8, 12, 9, 13, 10, 14, 11, 15};
 
 enum class Epilogue : uint8_t {
   kStore,
@@ -82,6 +103,13 @@ enum class PackAs : uint8_t {
   kFp8PerToken,  // E4M3(x / (amax / 448))
   kNvfp4         // E2M1(x / (E4M3 scale * input_scale)) * E4M3 scale, BF16 holds it exactly
 };
+
+// Bytes of 32 packed activations of a token.
+constexpr int64_t packed_block_bytes(PackAs as, int digits) {
+  if (digits == 2) return 2 * sizeof(IntegerHalf<2>);
+  if (digits == 1) return 2 * sizeof(IntegerHalf<1>);
+  return kBlock * (as == PackAs::kF32 ? 4 : 2);
+}
 
 // One step of a Mamba head's recurrence: S = S * decay + (dt x) B, y = S C + D x.
 struct SsmStep {
@@ -166,11 +194,16 @@ constexpr int64_t f32_element(int64_t lane, int64_t k) {
 }
 
 struct Kernels {
+  // Whether 4-bit weights meet activations of 8-bit digits. Two digits stand for a BF16 or E4M3
+  // activation, off by at most 2^-15 of the largest of its 16 neighbours (BF16: 2^-9 of itself);
+  // one holds E2M1 exactly.
+  bool integer_products = false;
   // y of the panels [panel_begin, panel_end) for all tokens. `scratch`: scratch_bytes(blocks).
   void (*linear)(const PanelMatrix& matrix, const PackedInput& input, const LinearOutput& output,
                  int64_t panel_begin, int64_t panel_end, uint8_t* scratch);
-  // Packs `tokens` (1..8) rows of `columns` floats into a tile and writes their scales.
-  void (*pack)(const float* const* rows, int64_t tokens, int64_t columns, PackAs as,
+  // Packs `tokens` (1..8) rows of `columns` floats into a tile and writes their scales. `digits`:
+  // of the matrix.
+  void (*pack)(const float* const* rows, int64_t tokens, int64_t columns, PackAs as, int digits,
                float input_scale, void* tile, float* scales);
   // out = x / rms(x) * weight; a row may be its own output.
   void (*rms_norm)(const float* x, const float* weight, int64_t count, float eps, float* out);
@@ -193,7 +226,7 @@ struct Kernels {
 // Bytes of `scratch` that Kernels::linear may use.
 constexpr int64_t linear_scratch_bytes(int64_t blocks) {
   // Four panels decoded to pairs of at most 128 bytes, and their scales as floats; or to pairs of
-  // 64 bytes, beside 16 rows of activations, and 24 KiB.
+  // 64 bytes, beside 24 KiB.
   return 4 * blocks * (kBlock / 2 * 128 + kBlock / kScaleBlock * kLanes * 4) + (int64_t{24} << 10);
 }
 

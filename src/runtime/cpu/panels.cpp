@@ -203,7 +203,7 @@ float row_scale_of(const Linear& linear, int64_t row) {
 
 }  // namespace
 
-Matrix plan_matrix(const Linear& linear, bool exact_input) {
+Matrix plan_matrix(const Linear& linear, bool exact_input, bool integer_products) {
   Matrix matrix;
   matrix.source = &linear;
   matrix.out = linear.out;
@@ -213,6 +213,9 @@ Matrix plan_matrix(const Linear& linear, bool exact_input) {
   p.format = panel_format(linear, exact_input);
   check_groups(linear, p.format);
   matrix.input = pack_as(linear, p.format);
+  if (integer_products && (p.format == PanelFormat::kNvfp4 || p.format == PanelFormat::kInt4)) {
+    p.digits = matrix.input == PackAs::kNvfp4 ? 1 : 2;
+  }
   p.panels = round_up(linear.out, kLanes) / kLanes;
   p.blocks = round_up(linear.in, kBlock) / kBlock;
   p.scale_offset = p.blocks * block_bytes(p.format);

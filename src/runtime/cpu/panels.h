@@ -21,14 +21,15 @@ struct Matrix {
 
   // Bytes of `count` packed tokens.
   int64_t input_bytes(int64_t count) const {
-    return count * panels.blocks * kBlock * (input == PackAs::kF32 ? 4 : 2);
+    return count * panels.blocks * packed_block_bytes(input, panels.digits);
   }
   int64_t weight_bytes() const { return panels.panels * panels.panel_bytes; }
 };
 
 // How `linear` is executed, without memory yet. `exact_input`: activations stay float32 (routers,
-// whose decisions hang on small differences). Throws Error when there is no kernel.
-Matrix plan_matrix(const model::Linear& linear, bool exact_input);
+// whose decisions hang on small differences). `integer_products`: of the Kernels that will multiply.
+// Throws Error when there is no kernel.
+Matrix plan_matrix(const model::Linear& linear, bool exact_input, bool integer_products);
 
 // Fills panels [begin, end) of the weights (`data`, matrix.weight_bytes() in all, aligned to 64)
 // and their row scales and biases ([panels * 16] each).

@@ -64,8 +64,9 @@ void Pass::pack(const Matrix& matrix, const Rows& rows, const int32_t* index, in
     for (int64_t t = 0; t < tokens; ++t) {
       pointers[t] = rows[index == nullptr ? tile + t : index[tile + t]];
     }
-    kernels().pack(pointers, tokens, matrix.in, matrix.input, matrix.input_scale,
-                   buffer.tiles + matrix.input_bytes(tile), buffer.scales + tile);
+    kernels().pack(pointers, tokens, matrix.in, matrix.input, matrix.panels.digits,
+                   matrix.input_scale, buffer.tiles + matrix.input_bytes(tile),
+                   buffer.scales + tile);
   }
 }
 
@@ -78,7 +79,8 @@ PackedInput Pass::stage(int stage, const Matrix& matrix, const Rows& rows, int64
 
 PackedInput Pass::stage_also(int stage, const Matrix& matrix, const Rows& rows, int64_t count,
                              const Matrix& packed_for, const PackedInput& packed) {
-  if (matrix.input == packed_for.input && matrix.input_scale == packed_for.input_scale) {
+  if (matrix.input == packed_for.input && matrix.input_scale == packed_for.input_scale &&
+      matrix.panels.digits == packed_for.panels.digits) {
     return packed;
   }
   return this->stage(stage, matrix, rows, count);

@@ -40,8 +40,9 @@ std::string weights_as(PanelFormat format) {
   return "f32";
 }
 
-std::string inputs_as(PackAs input) {
-  switch (input) {
+std::string inputs_as(const Matrix& matrix) {
+  if (matrix.panels.digits == 2) return "int16 (16 under a scale)";
+  switch (matrix.input) {
     case PackAs::kBf16:
       return "bf16";
     case PackAs::kF32:
@@ -66,6 +67,8 @@ std::string why(const Matrix& matrix) {
   if (stored == WeightFormat::kF32 && format != PanelFormat::kF32ByF32) {
     return "all float32 weights are BF16 numbers";
   }
+  if (matrix.panels.digits == 2) return "at most 2^-15 of the largest of 16 away, finer than BF16";
+  if (matrix.panels.digits == 1) return "exact products of the quantized values, as integers";
   if (matrix.input == PackAs::kNvfp4 || matrix.input == PackAs::kFp8Static ||
       matrix.input == PackAs::kFp8PerToken) {
     return "exact products of the quantized values; BF16 holds both factors";
@@ -98,7 +101,7 @@ std::vector<PlanEntry> describe_plan(const model::Model& model, const Weights& w
     }
     const Matrix& matrix = *found->second;
     entry.computed_as = fmt::format("{} x {} products, f32 sums", weights_as(matrix.panels.format),
-                                    inputs_as(matrix.input));
+                                    inputs_as(matrix));
     entry.kernel = kernel_of(matrix.panels.format, isa);
     entry.why = why(matrix);
   }

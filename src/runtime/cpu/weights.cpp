@@ -10,66 +10,71 @@ namespace {
 // Repacking less than this takes no time worth a progress bar.
 constexpr int64_t kShowProgress = int64_t{1} << 30;
 
-Matrix plan(const model::Linear& linear) {
-  return plan_matrix(linear, /*exact_input=*/false);
-}
+// How each block is executed by kernels that multiply 4-bit weights as integers, or do not.
+struct Planner {
+  bool integer_products;
 
-FeedForward plan(const model::Linear& up, const model::Linear& down) {
-  return {plan(up), plan(down)};
-}
+  Matrix operator()(const model::Linear& linear) const {
+    return plan_matrix(linear, /*exact_input=*/false, integer_products);
+  }
 
-MambaWeights plan(const model::MambaBlock& block) {
-  MambaWeights weights;
-  weights.in_proj = plan(block.in_proj);
-  weights.out_proj = plan(block.out_proj);
-  weights.block = &block;
-  const std::size_t channels = block.conv_bias.size();
-  const std::size_t taps = block.conv_weight.size() / channels;
-  weights.conv_weight.resize(block.conv_weight.size());
-  for (std::size_t c = 0; c < channels; ++c) {
-    for (std::size_t k = 0; k < taps; ++k) {
-      weights.conv_weight[k * channels + c] = block.conv_weight[c * taps + k];
+  FeedForward operator()(const model::Linear& up, const model::Linear& down) const {
+    return {(*this)(up), (*this)(down)};
+  }
+
+  MambaWeights operator()(const model::MambaBlock& block) const {
+    MambaWeights weights;
+    weights.in_proj = (*this)(block.in_proj);
+    weights.out_proj = (*this)(block.out_proj);
+    weights.block = &block;
+    const std::size_t channels = block.conv_bias.size();
+    const std::size_t taps = block.conv_weight.size() / channels;
+    weights.conv_weight.resize(block.conv_weight.size());
+    for (std::size_t c = 0; c < channels; ++c) {
+      for (std::size_t k = 0; k < taps; ++k) {
+        weights.conv_weight[k * channels + c] = block.conv_weight[c * taps + k];
+      }
     }
+    return weights;
   }
-  return weights;
-}
 
-AttentionWeights plan(const model::AttentionBlock& block) {
-  return {plan(block.q_proj), plan(block.k_proj), plan(block.v_proj),
-          plan(block.o_proj), block.k_scale,      block.v_scale};
-}
+  AttentionWeights operator()(const model::AttentionBlock& block) const {
+    return {(*this)(block.q_proj), (*this)(block.k_proj), (*this)(block.v_proj),
+            (*this)(block.o_proj), block.k_scale,         block.v_scale};
+  }
 
-MoeWeights plan(const model::MoeBlock& block) {
-  MoeWeights weights;
-  // The router decides by small differences: its input is not rounded.
-  weights.gate = plan_matrix(block.gate, /*exact_input=*/true);
-  weights.correction_bias = block.e_score_correction_bias.data();
-  for (const model::Expert& expert : block.experts) {
-    weights.experts.push_back(plan(expert.up_proj, expert.down_proj));
+  MoeWeights operator()(const model::MoeBlock& block) const {
+    MoeWeights weights;
+    // The router decides by small differences: its input is not rounded.
+    weights.gate = plan_matrix(block.gate, /*exact_input=*/true, integer_products);
+    weights.correction_bias = block.e_score_correction_bias.data();
+    for (const model::Expert& expert : block.experts) {
+      weights.experts.push_back((*this)(expert.up_proj, expert.down_proj));
+    }
+    if (block.shared) weights.shared = (*this)(block.shared->up_proj, block.shared->down_proj);
+    if (block.fc1_latent.exists()) {
+      weights.fc1_latent = (*this)(block.fc1_latent);
+      weights.fc2_latent = (*this)(block.fc2_latent);
+    }
+    return weights;
   }
-  if (block.shared) weights.shared = plan(block.shared->up_proj, block.shared->down_proj);
-  if (block.fc1_latent.exists()) {
-    weights.fc1_latent = plan(block.fc1_latent);
-    weights.fc2_latent = plan(block.fc2_latent);
-  }
-  return weights;
-}
 
-LayerWeights plan(const model::Layer& layer) {
-  LayerWeights weights;
-  weights.norm = layer.norm.data();
-  if (const auto* mamba = std::get_if<model::MambaBlock>(&layer.mixer)) {
-    weights.mixer = plan(*mamba);
-  } else if (const auto* moe = std::get_if<model::MoeBlock>(&layer.mixer)) {
-    weights.mixer = plan(*moe);
-  } else if (const auto* attention = std::get_if<model::AttentionBlock>(&layer.mixer)) {
-    weights.mixer = plan(*attention);
-  } else {
-    const auto& mlp = std::get<model::MlpBlock>(layer.mixer);
-    weights.mixer = plan(mlp.up_proj, mlp.down_proj);
+  LayerWeights operator()(const model::Layer& layer) const {
+    LayerWeights weights;
+    weights.norm = layer.norm.data();
+    if (const auto* mamba = std::get_if<model::MambaBlock>(&layer.mixer)) {
+      weights.mixer = (*this)(*mamba);
+    } else if (const auto* moe = std::get_if<model::MoeBlock>(&layer.mixer)) {
+      weights.mixer = (*this)(*moe);
+    } else if (const auto* attention = std::get_if<model::AttentionBlock>(&layer.mixer)) {
+      weights.mixer = (*this)(*attention);
+    } else {
+      const auto& mlp = std::get<model::MlpBlock>(layer.mixer);
+      weights.mixer = (*this)(mlp.up_proj, mlp.down_proj);
+    }
+    return weights;
   }
-  return weights;
-}
+};
 
 // Calls visit(matrix) for every matrix of a layer.
 template <typename Visit>
@@ -101,8 +106,10 @@ void visit_matrices(LayerWeights& layer, Visit&& visit) {
 
 }  // namespace
 
-Weights::Weights(const model::Model& model, bool with_mtp, ThreadTeam& team)
-    : lm_head(plan(model.lm_head)) {
+Weights::Weights(const model::Model& model, bool with_mtp, bool integer_products,
+                 ThreadTeam& team) {
+  const Planner plan{integer_products};
+  lm_head = plan(model.lm_head);
   for (const model::Layer& layer : model.layers) layers.push_back(plan(layer));
   if (with_mtp) {
     mtp.emplace();

@@ -53,8 +53,8 @@ struct MtpWeights {
 class Weights {
  public:
   // Repacks everything, each thread of `team` the rows that it will multiply. Throws Error when a
-  // linear has no kernel. `model` must outlive this.
-  Weights(const model::Model& model, bool mtp, ThreadTeam& team);
+  // linear has no kernel. `model` must outlive this. `integer_products`: of the Kernels.
+  Weights(const model::Model& model, bool mtp, bool integer_products, ThreadTeam& team);
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 

@@ -6,32 +6,11 @@
 #include <cstdint>
 
 #include "runtime/cpu/kernels.h"
+#include "runtime/cpu/simd/linear_integer.h"
+#include "runtime/cpu/simd/walk.h"
 #include "runtime/cpu/simd/weights.h"
 
 namespace levin::runtime::cpu {
-
-// Sums of some panels for some tokens, kept in registers.
-template <class V, int panels, int tokens>
-struct Sums {
-  typename V::F v[panels][tokens];
-  [[gnu::always_inline]] void clear() {
-    for (auto& row : v) {
-      for (auto& x : row) x = V::zero();
-    }
-  }
-};
-
-// Where a kernel starts and how it walks on. Panels lie `panel_stride` bytes apart, activations of
-// a block of columns `x_stride` bytes from those of the next.
-struct Walk {
-  const uint8_t* weights;
-  const uint8_t* scales;
-  int64_t panel_stride;
-  const uint8_t* x;
-  int64_t x_stride;
-  int64_t blocks;
-  int64_t group;
-};
 
 constexpr int kBlockPairs = static_cast<int>(kBlock / 2);
 constexpr int kHalfPairs = static_cast<int>(kScaleBlock / 2);
@@ -76,7 +55,7 @@ template <class V, class Weights>
 struct PlainFormat {
   static constexpr bool kEveryCount = true;  // a kernel for every number of tokens, see below
   static constexpr int64_t kTokenBytes = kBf16TokenBytes;
-  static constexpr int kSums = 1;  // vectors of sums per panel and token
+  static constexpr int panels_at_once(int tokens) { return V::panels_at_once(tokens); }
   static constexpr float kFactor = 1.0F;
   Weights w;
 
@@ -99,7 +78,7 @@ template <class V, class Weights, class Scales>
 struct ScaledFormat {
   static constexpr bool kEveryCount = true;
   static constexpr int64_t kTokenBytes = kBf16TokenBytes;
-  static constexpr int kSums = 2;
+  static constexpr int panels_at_once(int tokens) { return V::panels_at_once(2 * tokens); }
   static constexpr float kFactor = Scales::kFactor;
   Weights w;
 
@@ -134,7 +113,7 @@ template <class V, class Columns>
 struct WideFormat {
   static constexpr bool kEveryCount = false;
   static constexpr int64_t kTokenBytes = kF32TokenBytes;
-  static constexpr int kSums = 1;
+  static constexpr int panels_at_once(int tokens) { return V::panels_at_once(tokens); }
   static constexpr float kFactor = 1.0F;
 
   template <int panels, int tokens>
@@ -196,12 +175,17 @@ inline void multiply_tokens(const Format& format, const Panels& w, int64_t begin
     Sums<V, panels, tokens> sums;
     format.template sum<panels, tokens>(walk, sums);
     finish(panel, first, sums);
-    panel += panels;
   };
-  constexpr int kPanels = V::panels_at_once(tokens * Format::kSums);
-  while (panel + kPanels <= end) run.template operator()<kPanels>();
-  if constexpr (kPanels > 1) {
-    while (panel < end) run.template operator()<1>();
+  // One left alone would take about as long as all that go together.
+  constexpr int kPanels = Format::panels_at_once(tokens);
+  while (panel < end) {
+    const int64_t left = end - panel;
+    const int64_t wanted = kPanels > 3 && left == kPanels + 1 ? kPanels - 1 : kPanels;
+    const int64_t taken = left < wanted ? left : wanted;
+    unrolled<kPanels>([&]<int i>() {
+      if (taken == i + 1) run.template operator()<i + 1>();
+    });
+    panel += taken;
   }
 }
 
@@ -363,6 +347,26 @@ inline void run_scaled(const LinearCall& call, const float* table) {
                  });
 }
 
+// Decoding is so cheap for integers that many tokens take the way of few.
+template <class V, class Codes, class Scales>
+inline void run_integer(const LinearCall& call) {
+  const auto table = V::byte_table(Codes::kBytes);
+  call.matrix.digits == 1 ? run_direct<V>(call, IntegerFormat<V, Codes, Scales, 1>{table})
+                          : run_direct<V>(call, IntegerFormat<V, Codes, Scales, 2>{table});
+}
+
+template <class V>
+inline void run_nibbles(const LinearCall& call) {
+  const bool nvfp4 = call.matrix.format == PanelFormat::kNvfp4;
+  if constexpr (V::kIntegerProducts) {
+    nvfp4 ? run_integer<V, E2m1Integers, E4m3Scales<V>>(call)
+          : run_integer<V, Int4Integers, Bf16Scales<V>>(call);
+  } else {
+    nvfp4 ? run_scaled<V, E4m3Scales<V>>(call, kE2M1Table)
+          : run_scaled<V, Bf16Scales<V>>(call, kInt4Table);
+  }
+}
+
 template <class V>
 void linear(const PanelMatrix& matrix, const PackedInput& input, const LinearOutput& output,
             int64_t panel_begin, int64_t panel_end, uint8_t* scratch) {
@@ -373,9 +377,8 @@ void linear(const PanelMatrix& matrix, const PackedInput& input, const LinearOut
     case PanelFormat::kFp8:
       return run_plain<V>(call, Fp8Weights<V>{});
     case PanelFormat::kNvfp4:
-      return run_scaled<V, E4m3Scales<V>>(call, kE2M1Table);
     case PanelFormat::kInt4:
-      return run_scaled<V, Bf16Scales<V>>(call, kInt4Table);
+      return run_nibbles<V>(call);
     case PanelFormat::kBf16ByF32:
       return run_direct<V>(call, WideFormat<V, Bf16Columns<V>>{});
     case PanelFormat::kF16ByF32:

@@ -11,7 +11,8 @@ namespace levin::runtime::cpu {
 
 template <class V>
 constexpr Kernels make_kernels(decltype(Kernels::linear) linear) {
-  return {.linear = linear,
+  return {.integer_products = V::kIntegerProducts,
+          .linear = linear,
           .pack = pack<V>,
           .rms_norm = rms_norm<V>,
           .gated_norm = gated_norm<V>,

@@ -112,14 +112,18 @@ struct Quantizer {
     V::store(rounded, round_e4m3<V>(V::set(wanted)));
     return rounded[0];
   }
+  // E2M1 values of 16 numbers under `block_scale`.
+  typename V::F e2m1(typename V::F x, float block_scale) const {
+    if (block_scale * scale == 0.0F) return V::zero();
+    return round_e2m1<V>(x / V::set(block_scale * scale));
+  }
   typename V::F operator()(typename V::F x) const {
     if (as == PackAs::kFp8Static || as == PackAs::kFp8PerToken) {
       return round_e4m3<V>(x / V::set(scale));
     }
     if (as == PackAs::kNvfp4) {
       const float block_scale = block_scale_of(x);
-      if (block_scale * scale == 0.0F) return V::zero();
-      return round_e2m1<V>(x / V::set(block_scale * scale)) * V::set(block_scale);
+      return e2m1(x, block_scale) * V::set(block_scale);
     }
     return x;
   }
@@ -138,9 +142,52 @@ inline float fp8_row_scale(const float* row, int64_t columns) {
   return scale > 0x1p-126F ? scale : 0x1p-126F;
 }
 
+// A power of two, such that numbers of magnitude up to `largest` are at most 32640 times as large:
+// more would not fit two signed digits. So what is just below the next power of two counts as it.
+inline float integer_scale(float largest) {
+  constexpr uint32_t kExponent = 0x7f800000u;
+  constexpr uint32_t kAlmost = 0x11000u;  // 2 - 0.0083 and more
+  const uint32_t bits = __builtin_bit_cast(uint32_t, largest) + kAlmost;
+  const float power = __builtin_bit_cast(float, bits& kExponent);
+  return (power > 0x1p-100F ? power : 0x1p-100F) * 0x1p-14F;
+}
+
+// 16 activations as integers. What is not finite makes their scale, and thereby every sum, NaN.
+template <class V, int digits>
+inline void pack_half(const Quantizer<V>& quantize, typename V::F x, IntegerHalf<digits>& to) {
+  typename V::I q;
+  if constexpr (digits == 1) {
+    const float block_scale = quantize.block_scale_of(x);
+    q = V::to_int(quantize.e2m1(x, block_scale) * V::set(2.0F));
+    to.scale = block_scale * 0.5F;
+  } else {
+    const auto value = quantize(x);
+    to.scale = integer_scale(V::largest(absolute<V>(value)));
+    q = V::to_int(value * V::set(1.0F / to.scale));
+  }
+  if (!V::finite(x)) to.scale = __builtin_nanf("");
+  to.offset = -kWeightOffset * V::sum(q);
+  q = V::permute(q, kIntegerColumns);
+  V::store_bytes(to.digits[digits - 1], q);
+  if constexpr (digits == 2) {
+    V::store_bytes(to.digits[0], V::arithmetic_shift_right_8(q + V::set(128u)));
+  }
+}
+
+template <class V, int digits>
+inline void pack_integers(const Quantizer<V>& quantize, const float* row, int64_t tokens, int64_t t,
+                          int64_t columns, void* tile) {
+  auto* halves = static_cast<IntegerHalf<digits>*>(tile);
+  for (int64_t half = 0; half < 2 * round_up(columns, kBlock) / kBlock; ++half) {
+    const int64_t left = columns - half * kScaleBlock;
+    const auto x = left > 0 ? V::load_first(row + half * kScaleBlock, left) : V::zero();
+    pack_half<V>(quantize, x, halves[(half / 2 * tokens + t) * 2 + half % 2]);
+  }
+}
+
 template <class V>
-void pack(const float* const* rows, int64_t tokens, int64_t columns, PackAs as, float input_scale,
-          void* tile, float* scales) {
+void pack(const float* const* rows, int64_t tokens, int64_t columns, PackAs as, int digits,
+          float input_scale, void* tile, float* scales) {
   const int64_t blocks = (columns + kBlock - 1) / kBlock;
   for (int64_t t = 0; t < tokens; ++t) {
     const float* row = rows[t];
@@ -149,6 +196,11 @@ void pack(const float* const* rows, int64_t tokens, int64_t columns, PackAs as, 
     if (as == PackAs::kFp8PerToken) scale = fp8_row_scale<V>(row, columns);
     scales[t] = scale;
     const Quantizer<V> quantize{as, scale};
+    if constexpr (V::kIntegerProducts) {
+      if (digits == 1) pack_integers<V, 1>(quantize, row, tokens, t, columns, tile);
+      if (digits == 2) pack_integers<V, 2>(quantize, row, tokens, t, columns, tile);
+    }
+    if (digits > 0) continue;
     for (int64_t half = 0; half < 2 * blocks; ++half) {
       const int64_t left = columns - half * kScaleBlock;
       const auto x = left > 0 ? V::load_first(row + half * kScaleBlock, left) : V::zero();

@@ -37,6 +37,7 @@ struct Avx2 {
   };
   using M = I;  // all ones or all zeros
 
+  static constexpr bool kIntegerProducts = false;
   static constexpr int kMaxTokens = 4;
   static constexpr int panels_at_once(int sums) { return sums == 1 ? 2 : 1; }
 

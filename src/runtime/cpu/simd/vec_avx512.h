@@ -31,6 +31,7 @@ struct Avx512 {
     __mmask16 v;
   };
 
+  static constexpr bool kIntegerProducts = false;
   static constexpr int kMaxTokens = 8;
   static constexpr int panels_at_once(int sums) { return sums <= 2 ? 4 : sums <= 10 ? 2 : 1; }
 

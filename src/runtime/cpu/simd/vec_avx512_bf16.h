@@ -64,6 +64,43 @@ struct Avx512Bf16 : Avx512 {
     return {_mm512_permutexvar_epi16(_mm512_srli_epi16(n.v, 4 * i), t.values)};
   }
 
+  // Integer products: 64 weights as unsigned bytes, 4 columns of 16 rows.
+  static constexpr bool kIntegerProducts = true;
+  struct Bytes {
+    __m512i v;
+  };
+  struct ByteTable {
+    __m512i values;
+  };
+  // The lookup uses six bits of each byte: all quarters of the table are the same.
+  static ByteTable byte_table(const uint8_t* values) {
+    return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)))};
+  }
+  // Of each byte the lower nibble (0) or the upper one (1).
+  template <int i>
+  static Bytes nibble_bytes(Nibbles n, const ByteTable& t) {
+    return {_mm512_permutexvar_epi8(i == 0 ? n.v : _mm512_srli_epi16(n.v, 4), t.values)};
+  }
+  // Adds the products with 4 signed bytes.
+  static I dot(I sum, Bytes w, const int8_t* x) {
+    int32_t four;
+    __builtin_memcpy(&four, x, sizeof(four));
+    return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(four))};
+  }
+  static I permute(I x, const uint32_t* order) {
+    return {_mm512_permutexvar_epi32(_mm512_loadu_si512(order), x.v)};
+  }
+  static void store_bytes(int8_t* p, I x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
+  }
+  static I arithmetic_shift_right_8(I x) { return {_mm512_srai_epi32(x.v, 8)}; }
+  static int32_t sum(I x) { return _mm512_reduce_add_epi32(x.v); }
+  using Avx512::sum;
+  static bool finite(F x) {
+    constexpr int kNanOrInfinite = 0x99;
+    return _mm512_fpclass_ps_mask(x.v, kNanOrInfinite) == 0;
+  }
+
   struct Fp8Table {
     __m512i upper[2], lower[2];
   };

@@ -69,6 +69,8 @@ struct Scalar {
 
   // Tokens that one pass over the weights serves, and panels that it walks at once when each needs
   // `sums` vectors of sums: as many as the registers hold.
+  // Whether 4-bit weights are multiplied as integers (linear_integer.h).
+  static constexpr bool kIntegerProducts = false;
   static constexpr int kMaxTokens = 2;
   static constexpr int panels_at_once(int /*sums*/) { return 1; }
 
