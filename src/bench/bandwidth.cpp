@@ -1,6 +1,7 @@
 #include "bench/bandwidth.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/thread_team.h"
 
 namespace levin::bench {
@@ -126,7 +128,13 @@ class Reader {
 
 }  // namespace
 
-Bandwidth measure_read_bandwidth(const BandwidthOptions& options) {
+Bandwidth measure_read_bandwidth(const BandwidthOptions& wanted) {
+  BandwidthOptions options = wanted;
+  options.bytes = affordable(wanted.bytes, available_memory_bytes());
+  if (options.bytes < wanted.bytes) {
+    spdlog::warn("reading {} MiB instead of {}, half of what the machine has left",
+                 options.bytes >> 20, wanted.bytes >> 20);
+  }
   ThreadTeam team(options.threads > 0 ? options.threads : available_cores());
   const auto threads = static_cast<std::size_t>(team.size());
   const std::size_t share =
@@ -157,6 +165,11 @@ Bandwidth measure_read_bandwidth(const BandwidthOptions& options) {
     }
   }
   return best;
+}
+
+std::size_t affordable(std::size_t bytes, int64_t available) {
+  if (available == 0) return bytes;
+  return std::min(bytes, static_cast<std::size_t>(available) / 2);
 }
 
 Bandwidth measure_memory_bandwidth(int threads) {

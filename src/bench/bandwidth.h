@@ -25,9 +25,13 @@ struct Bandwidth {
   bool device = false;      // the runtime's own memory; nothing of threads, streams and pages then
 };
 
+// What to read of `bytes` on a machine with `available` left (0: not known): at most half of that.
+std::size_t affordable(std::size_t bytes, int64_t available);
+
 // Every thread reads its own share, touched first by itself, front to back in 1, 2, 4 or 8
 // interleaved streams with the widest loads the processor has. A buffer of at least a few times the
-// last-level cache measures memory, a smaller one the cache. Throws Error (ExitCode::kMachine) when
+// last-level cache measures memory, a smaller one the cache. Reads no more than the machine can
+// afford, and says so. Throws Error (ExitCode::kMachine) when
 // the buffer cannot be allocated.
 Bandwidth measure_read_bandwidth(const BandwidthOptions& options);
 

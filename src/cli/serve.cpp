@@ -22,7 +22,6 @@
 #include "core/plural.h"
 #include "engine/admission.h"
 #include "engine/self_test.h"
-#include "serve/memory.h"
 #include "serve/server.h"
 
 namespace levin::cli {
@@ -152,9 +151,7 @@ std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
   engine::LoadOptions options = load_options(flags.engine);
   size_steps(options, flags.max_batched_tokens);
   options.slot_memory_bytes = static_cast<int64_t>(flags.slot_memory);
-  if (options.slot_memory_bytes == 0 && !options.make_runtime) {
-    options.slot_memory_bytes = serve::available_memory_bytes() / 2;
-  }
+  options.slots_from_free_memory = options.slot_memory_bytes == 0 && !options.make_runtime;
   if (flags.engine.speculative_config) {
     options.runtime.mtp = speculative_config(flags.engine).num_speculative_tokens > 0;
   }

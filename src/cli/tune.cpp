@@ -12,9 +12,9 @@
 #include "cli/output.h"
 #include "cli/validators.h"
 #include "core/files.h"
+#include "core/memory.h"
 #include "core/space.h"
 #include "evaluate/text_set.h"
-#include "serve/memory.h"
 
 namespace levin::cli {
 namespace {
@@ -61,7 +61,7 @@ ExitCode run_tune(const TuneFlags& flags) {
   options.load = load_options(flags.engine);
   options.texts.assign(flags.texts.begin(), flags.texts.end());
   bench::ModelLab lab(options);
-  lab.set_available_bytes(serve::available_memory_bytes());
+  lab.set_available_bytes(available_memory_bytes());
   spdlog::info("control: {}, {}", lab.control_engine().runtime->description(),
                to_text(lab.control()));
   const bench::TuneResult result = bench::tune(

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/memory.h"
 #include "core/plural.h"
 #include "engine/admission.h"
 #include "model/audit.h"
@@ -253,6 +254,18 @@ runtime::SsmCacheDType ssm_cache_dtype(const model::Model& model, const LoadOpti
 
 }  // namespace
 
+// Bytes for the slots; 0: any.
+int64_t slot_memory(const model::Model& model, const LoadOptions& options) {
+  if (!options.slots_from_free_memory) return options.slot_memory_bytes;
+  const int64_t available = available_memory_bytes();
+  if (available == 0) return 0;
+  int64_t weights = 0;
+  for (const model::Linear* linear : model.linears()) {
+    weights += static_cast<int64_t>(linear->weight.bytes.size() + linear->scales.bytes.size());
+  }
+  return std::max<int64_t>((available - weights) / 2, 1);
+}
+
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
                                     const LoadOptions& options) {
   auto engine = std::make_unique<Engine>();
@@ -290,10 +303,9 @@ std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
       !has_kv_scales(*engine->model)) {
     spdlog::warn("FP8 KV cache, but the checkpoint has no k_scale and v_scale: 1 is used");
   }
-  if (options.slot_memory_bytes > 0) {
+  if (const int64_t bytes = slot_memory(*engine->model, options); bytes > 0) {
     if (runtime_options.max_model_len == 0) runtime_options.max_model_len = trained;
-    runtime_options.max_num_seqs =
-        fit_slots(engine->model->config, runtime_options, options.slot_memory_bytes);
+    runtime_options.max_num_seqs = fit_slots(engine->model->config, runtime_options, bytes);
   }
   if (options.before_runtime) options.before_runtime(*engine);
   if (options.make_runtime) {

@@ -30,6 +30,8 @@ struct LoadOptions {
   std::optional<runtime::SsmCacheDType> ssm_cache_dtype;
   // Memory for the slots; max_num_seqs is clamped to what fits (admission.h). 0: any.
   int64_t slot_memory_bytes = 0;
+  // Then: half of the machine's memory that the weights leave, instead of any.
+  bool slots_from_free_memory = false;
   // For a device that this room does not know: makes the runtime, instead of what runtime_kind
   // says; and the model of a dummy load, whose weights are then made there.
   std::function<std::unique_ptr<runtime::Runtime>(std::shared_ptr<const model::Model>,

@@ -17,6 +17,12 @@ TEST(Bandwidth, IsPlausible) {
   EXPECT_GE(one.gb_per_s.max, one.gb_per_s.median);
 }
 
+TEST(Bandwidth, LeavesHalfOfTheMemoryAlone) {
+  EXPECT_EQ(affordable(1000, 0), 1000u);
+  EXPECT_EQ(affordable(1000, 2000), 1000u);
+  EXPECT_EQ(affordable(1000, 900), 450u);
+}
+
 TEST(Bandwidth, RoundsUpSmallBuffers) {
   const Bandwidth small = measure_read_bandwidth({.threads = 2, .bytes = 1, .passes = 1});
   EXPECT_EQ(small.bytes, std::size_t{4} << 20);

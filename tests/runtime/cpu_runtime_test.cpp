@@ -14,6 +14,7 @@
 #include "conformance.h"
 #include "core/files.h"
 #include "runtime/cpu/arena.h"
+#include "runtime/cpu/memory_plan.h"
 #include "runtime/cpu_allocations.h"
 #include "runtime/cpu_model_variants.h"
 #include "runtime/test_files.h"
@@ -408,10 +409,11 @@ TEST(CpuRuntime, RefusesWhatItHasNoKernelFor) {
 }
 
 TEST(CpuRuntime, RefusesWhatTheMachineCannotHold) {
-  require_memory(1, "test");
+  announce({.weights = 2, .rest = 3, .available = 2});
+  announce({.weights = int64_t{1} << 60, .rest = 0, .available = 0});
   try {
-    require_memory(int64_t{1} << 60, "repacked weights");
-    FAIL() << "no error for 2^60 bytes";
+    announce({.weights = 3, .rest = 0, .available = 2});
+    FAIL() << "no error for more than there is";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
     EXPECT_THAT(error.what(), HasSubstr("repacked weights"));

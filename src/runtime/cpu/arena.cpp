@@ -5,9 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <optional>
-#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -17,30 +14,7 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Memory that can be had without swapping, or nothing when /proc does not say.
-std::optional<int64_t> available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
-
-void require_memory(int64_t bytes, std::string_view for_what) {
-  const std::optional<int64_t> available = available_memory();
-  if (!available || bytes <= *available) return;
-  throw Error({.what = fmt::format("not enough memory for the {}", for_what),
-               .where = {},
-               .expected = fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9),
-               .found = fmt::format("{:.2f} GB available", static_cast<double>(*available) * 1e-9),
-               .hint = "quantize the model, or free memory",
-               .exit_code = ExitCode::kMachine});
-}
 
 Arena::Arena(int64_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;

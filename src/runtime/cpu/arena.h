@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace levin::runtime::cpu {
 
@@ -32,10 +31,6 @@ class ArenaPlan {
  private:
   int64_t bytes_ = 0;
 };
-
-// Throws Error (ExitCode::kMachine) when the machine has less than `bytes` of memory to give, as
-// far as the kernel knows: for memory that will all be used, which an Arena does not reserve.
-void require_memory(int64_t bytes, std::string_view for_what);
 
 // Zeroed memory. Throws Error (ExitCode::kMachine) when there is not enough address space.
 class Arena {

@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "runtime/cpu/blocks.h"
 #include "runtime/cpu/draft.h"
+#include "runtime/cpu/memory_plan.h"
 #include "runtime/cpu/pass.h"
 #include "runtime/cpu/plan.h"
 #include "runtime/cpu/state.h"
@@ -105,7 +107,7 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
       isa_(isa),
       options_(resolve_options(checked(model_), options)),
       team_(options_.threads),
-      weights_(*model_, options_.mtp, kernels(isa).integer_products, team_),
+      weights_(*model_, options_.mtp, kernels(isa).integer_products),
       work_(model_->config, options_, weights_, rows_of(options_)),
       state_(model_->config, options_),
       shared_{model_->config, options_, kernels(isa), team_, work_, watcher_},
@@ -120,6 +122,10 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
   logits_arena_ = layout.allocate();
 }
 
+  announce({.weights = weights_.bytes(),
+            .rest = memory_bytes() - weights_.bytes(),
+            .available = available_memory_bytes()});
+  weights_.pack(team_);
 std::string CpuRuntime::description() const {
   return fmt::format("fast CPU runtime: {}, {} thread{}", name_of(isa_), team_.size(),
                      team_.size() == 1 ? "" : "s");

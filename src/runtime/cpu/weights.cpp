@@ -106,8 +106,7 @@ void visit_matrices(LayerWeights& layer, Visit&& visit) {
 
 }  // namespace
 
-Weights::Weights(const model::Model& model, bool with_mtp, bool integer_products,
-                 ThreadTeam& team) {
+Weights::Weights(const model::Model& model, bool with_mtp, bool integer_products) {
   const Planner plan{integer_products};
   lm_head = plan(model.lm_head);
   for (const model::Layer& layer : model.layers) layers.push_back(plan(layer));
@@ -118,7 +117,7 @@ Weights::Weights(const model::Model& model, bool with_mtp, bool integer_products
     for (const model::Layer& layer : model.mtp->layers) mtp->layers.push_back(plan(layer));
   }
   collect();
-  pack(team);
+  lay_out();
 }
 
 void Weights::collect() {
@@ -130,38 +129,35 @@ void Weights::collect() {
   for (LayerWeights& layer : mtp->layers) visit_matrices(layer, add);
 }
 
-void Weights::pack(ThreadTeam& team) {
-  struct Places {
-    Place<uint8_t> data;
-    Place<float> row_scale, bias;
-  };
-  ArenaPlan plan;
-  std::vector<Places> places;
+void Weights::lay_out() {
   for (const Matrix* matrix : matrices_) {
     const int64_t rows = matrix->panels.panels * kLanes;
-    places.push_back({plan.add<uint8_t>(matrix->weight_bytes()), plan.add<float>(rows),
-                      plan.add<float>(matrix->source->bias.empty() ? 0 : rows)});
+    places_.push_back({arena_plan_.add<uint8_t>(matrix->weight_bytes()),
+                       arena_plan_.add<float>(rows),
+                       arena_plan_.add<float>(matrix->source->bias.empty() ? 0 : rows)});
   }
-  require_memory(plan.bytes(), "repacked weights");
-  arena_ = Arena(plan.bytes());
+}
+
+void Weights::pack(ThreadTeam& team) {
+  arena_ = Arena(bytes());
   std::optional<Progress> progress;
-  if (plan.bytes() >= kShowProgress) progress.emplace("repacking weights", plan.bytes(), "B");
+  if (bytes() >= kShowProgress) progress.emplace("repacking weights", bytes(), "B");
 
   team.run([&](int thread) {
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
       const Matrix& matrix = *matrices_[i];
       const Range range = share(matrix.panels.panels, thread, team.size());
-      pack_panels(matrix, range.begin, range.end, arena_.at(places[i].data),
-                  arena_.at(places[i].row_scale),
-                  places[i].bias.count > 0 ? arena_.at(places[i].bias) : nullptr);
+      pack_panels(matrix, range.begin, range.end, arena_.at(places_[i].data),
+                  arena_.at(places_[i].row_scale),
+                  places_[i].bias.count > 0 ? arena_.at(places_[i].bias) : nullptr);
       if (thread == 0 && progress) progress->advance(matrix.weight_bytes());
     }
   });
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     PanelMatrix& panels = matrices_[i]->panels;
-    panels.data = arena_.at(places[i].data);
-    panels.row_scale = arena_.at(places[i].row_scale);
-    panels.bias = places[i].bias.count > 0 ? arena_.at(places[i].bias) : nullptr;
+    panels.data = arena_.at(places_[i].data);
+    panels.row_scale = arena_.at(places_[i].row_scale);
+    panels.bias = places_[i].bias.count > 0 ? arena_.at(places_[i].bias) : nullptr;
   }
 }
 

@@ -52,9 +52,11 @@ struct MtpWeights {
 
 class Weights {
  public:
-  // Repacks everything, each thread of `team` the rows that it will multiply. Throws Error when a
-  // linear has no kernel. `model` must outlive this. `integer_products`: of the Kernels.
-  Weights(const model::Model& model, bool mtp, bool integer_products, ThreadTeam& team);
+  // What is executed how, without memory yet. Throws Error when a linear has no kernel. `model`
+  // must outlive this. `integer_products`: of the Kernels.
+  Weights(const model::Model& model, bool mtp, bool integer_products);
+  // Repacks everything, each thread of `team` the rows that it will multiply.
+  void pack(ThreadTeam& team);
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
 
@@ -64,13 +66,19 @@ class Weights {
 
   // All matrices.
   const std::vector<Matrix*>& matrices() const { return matrices_; }
-  int64_t bytes() const { return arena_.bytes(); }
+  int64_t bytes() const { return arena_plan_.bytes(); }
 
  private:
+  struct Places {
+    Place<uint8_t> data;
+    Place<float> row_scale, bias;
+  };
   void collect();
-  void pack(ThreadTeam& team);
+  void lay_out();
 
   std::vector<Matrix*> matrices_;
+  std::vector<Places> places_;  // of each matrix
+  ArenaPlan arena_plan_;
   Arena arena_;
 };
 

@@ -1,0 +1,14 @@
+// What the machine has left.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace levin {
+
+// Bytes that this process can take without swapping: MemAvailable of /proc/meminfo, or less where
+// the limit of its control group leaves less (containers). 0 when nobody tells, else at least 1.
+// `root`: of /proc and /sys.
+int64_t available_memory_bytes(const std::filesystem::path& root = "/");
+
+}  // namespace levin

@@ -1,0 +1,74 @@
+#include "core/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace levin {
+namespace {
+
+class AvailableMemory : public testing::Test {
+ protected:
+  AvailableMemory()
+      : root_(std::filesystem::path(testing::TempDir()) /
+              ("memory_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+    std::filesystem::remove_all(root_);
+  }
+  ~AvailableMemory() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name) << text;
+  }
+  int64_t available() const { return available_memory_bytes(root_); }
+
+ private:
+  std::filesystem::path root_;
+};
+
+constexpr const char* kMeminfo =
+    "MemTotal:       24105600 kB\nMemFree:          100000 kB\nMemAvailable:   20000000 kB\n"
+    "HugePages_Total:       0\nHugepagesize:       2048 kB\n";
+
+TEST_F(AvailableMemory, IsUnknownWithoutFiles) {
+  EXPECT_EQ(available(), 0);
+}
+
+TEST_F(AvailableMemory, IsWhatTheKernelSays) {
+  write("proc/meminfo", kMeminfo);
+  EXPECT_EQ(available(), int64_t{20000000} << 10);
+}
+
+TEST_F(AvailableMemory, IsWhatTheContainerHasLeft) {
+  write("proc/meminfo", kMeminfo);
+  write("sys/fs/cgroup/memory.max", "4000000000\n");
+  write("sys/fs/cgroup/memory.current", "3000000000\n");
+  EXPECT_EQ(available(), 1000000000);
+  write("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 500000000\nactive_file 200000000\n");
+  EXPECT_EQ(available(), 1700000000);
+  write("sys/fs/cgroup/memory.current", "9000000000\n");
+  EXPECT_EQ(available(), 1);
+}
+
+TEST_F(AvailableMemory, HasNoLimitWhereTheGroupHasNone) {
+  write("proc/meminfo", kMeminfo);
+  write("sys/fs/cgroup/memory.max", "max\n");
+  write("sys/fs/cgroup/memory.current", "3000000000\n");
+  EXPECT_EQ(available(), int64_t{20000000} << 10);
+}
+
+TEST_F(AvailableMemory, KnowsTheOlderControlGroups) {
+  write("proc/meminfo", kMeminfo);
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "2000000000\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "500000000\n");
+  EXPECT_EQ(available(), 1500000000);
+}
+
+TEST(AvailableMemoryOfThisMachine, IsKnown) {
+  EXPECT_GT(available_memory_bytes(), int64_t{64} << 20);
+}
+
+}  // namespace
+}  // namespace levin
