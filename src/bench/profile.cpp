@@ -129,7 +129,8 @@ TuneProfile read_profile(const std::filesystem::path& file) {
   refuse_unknown(json, file, "",
                  {kVersionKey, "levin", "model", "folder", "device", "settings", "measured"});
   refuse_unknown(settings, file, "settings.",
-                 {"threads", "kv_cache_dtype", "mamba_ssm_cache_dtype", "num_speculative_tokens"});
+                 {"threads", "kv_cache_dtype", "mamba_ssm_cache_dtype", "num_speculative_tokens",
+                  "draft_vocab_size"});
   using Kv = runtime::KvCacheDType;
   using Ssm = runtime::SsmCacheDType;
   return {
@@ -140,7 +141,10 @@ TuneProfile read_profile(const std::filesystem::path& file) {
       .setting = {.threads = integer(settings, file, "threads", 0, 1024),
                   .kv = one_of(settings, file, "kv_cache_dtype", {Kv::kBf16, Kv::kFp8}),
                   .ssm = one_of(settings, file, "mamba_ssm_cache_dtype", {Ssm::kF32, Ssm::kF16}),
-                  .drafts = integer(settings, file, "num_speculative_tokens", 0, 7)}};
+                  .drafts = integer(settings, file, "num_speculative_tokens", 0, 7),
+                  .draft_vocab = settings.contains("draft_vocab_size")
+                                     ? integer(settings, file, "draft_vocab_size", 0, 1 << 24)
+                                     : 0}};
 }
 
 void require_made_for(const TuneProfile& profile, const std::filesystem::path& file,

@@ -61,11 +61,20 @@ std::vector<TuneDimension> ModelLab::dimensions() const {
       drafts.values.emplace_back([k](TuneSetting& s) { s.drafts = k; });
     }
     dimensions.push_back(std::move(drafts));
+    if (engine.runtime->has_draft_vocab()) {
+      TuneDimension vocab{.name = "draft vocabulary", .values = {}};
+      for (const int64_t part : {16, 8, 4, 2}) {
+        const int64_t size = engine.model->config.vocab_size / part;
+        vocab.values.emplace_back([size](TuneSetting& s) { s.draft_vocab = size; });
+      }
+      dimensions.push_back(std::move(vocab));
+    }
   }
   return dimensions;
 }
 
 std::optional<std::string> ModelLab::obstacle(const TuneSetting& setting) {
+  if (setting.draft_vocab > 0 && setting.drafts == 0) return "there are no drafts to choose";
   if (same_load(setting, control_) || available_bytes_ < 0) return std::nullopt;
   const auto loaded = std::any_of(engines_.begin(), engines_.end(), [&](const Loaded& one) {
     return same_load(one.setting, setting);
@@ -104,7 +113,9 @@ std::vector<TuneTiming> ModelLab::time(std::span<const TuneSetting> settings) {
   std::vector<Contender> contenders;
   for (const TuneSetting& setting : settings) {
     contenders.push_back(
-        {to_text(setting), &engine_for(setting), {.num_speculative_tokens = setting.drafts}});
+        {to_text(setting),
+         &engine_for(setting),
+         {.num_speculative_tokens = setting.drafts, .draft_vocab_size = setting.draft_vocab}});
   }
   const auto runs = static_cast<int64_t>(contenders.size() * workload_.prompts.size()) *
                     (options_.timing.rounds + options_.timing.warm_up);

@@ -187,9 +187,11 @@ std::string_view name_of(TuneVerdict verdict) {
 }
 
 std::string to_text(const TuneSetting& setting) {
-  return fmt::format("{} thread{}, KV {}, SSM {}, {} draft{}", setting.threads,
-                     setting.threads == 1 ? "" : "s", name_of(setting.kv), name_of(setting.ssm),
-                     setting.drafts, setting.drafts == 1 ? "" : "s");
+  std::string text = fmt::format(
+      "{} thread{}, KV {}, SSM {}, {} draft{}", setting.threads, setting.threads == 1 ? "" : "s",
+      name_of(setting.kv), name_of(setting.ssm), setting.drafts, setting.drafts == 1 ? "" : "s");
+  if (setting.draft_vocab > 0) text += fmt::format(" of the first {} tokens", setting.draft_vocab);
+  return text;
 }
 
 }  // namespace levin::bench

@@ -20,7 +20,8 @@ struct TuneSetting {
   int threads = 0;
   runtime::KvCacheDType kv = runtime::KvCacheDType::kBf16;
   runtime::SsmCacheDType ssm = runtime::SsmCacheDType::kF32;
-  int drafts = 0;  // num_speculative_tokens
+  int drafts = 0;           // num_speculative_tokens
+  int64_t draft_vocab = 0;  // draft_vocab_size; 0: all
 
   bool operator==(const TuneSetting&) const = default;
 };

@@ -72,7 +72,8 @@ Json to_json(const TuneSetting& setting) {
   return {{"threads", setting.threads},
           {"kv_cache_dtype", name_of(setting.kv)},
           {"mamba_ssm_cache_dtype", name_of(setting.ssm)},
-          {"num_speculative_tokens", setting.drafts}};
+          {"num_speculative_tokens", setting.drafts},
+          {"draft_vocab_size", setting.draft_vocab}};
 }
 
 Json to_json(const TuneResult& result) {

@@ -153,12 +153,18 @@ engine::SpeculativeConfig parse_speculation(const EngineFlags& flags, bool bench
                         value.dump());
       }
       config.num_speculative_tokens = value.get<int>();
+    } else if (key == "draft_vocab_size") {
+      if (!value.is_number_integer() || value < 0) {
+        bad_speculation("draft_vocab_size is out of range", "a number of tokens, or 0 for all",
+                        value.dump());
+      }
+      config.draft_vocab_size = value.get<int64_t>();
     } else if (key == "rejection_sample_method") {
       synthetic = is_synthetic(value);
     } else if (key == "synthetic_acceptance_rates") {
       config.synthetic_acceptance_rates = acceptance_rates(value);
     } else {
-      bad_speculation("unknown key", "method, num_speculative_tokens", key);
+      bad_speculation("unknown key", "method, num_speculative_tokens, draft_vocab_size", key);
     }
   }
   for (const char* key : {"method", "num_speculative_tokens"}) {

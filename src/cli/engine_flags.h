@@ -25,6 +25,8 @@ struct EngineFlags {
   int threads = 0;
   uint64_t seed = 0;
   std::optional<std::string> speculative_config;
+  // Of a profile, where the number of drafts is chosen round by round.
+  int64_t draft_vocab_size = 0;
 };
 
 // Declares MODEL and the flags on `command`; `flags` must outlive the parse.

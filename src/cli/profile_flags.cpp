@@ -35,8 +35,12 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
     assign();
   };
   const bench::TuneSetting& setting = profile.setting;
-  const std::string config =
+  std::string config =
       fmt::format(R"({{"method": "mtp", "num_speculative_tokens": {}}})", setting.drafts);
+  if (setting.draft_vocab > 0) {
+    config.insert(config.size() - 1,
+                  fmt::format(R"(, "draft_vocab_size": {})", setting.draft_vocab));
+  }
   if (setting.threads > 0) {
     set("--threads", fmt::format("{}", setting.threads), [&] { flags.threads = setting.threads; });
   }
@@ -49,6 +53,10 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
   } else {
     spdlog::info("profile {}: its {} left, each round drafts as many as pay", file,
                  setting.drafts == 1 ? "1 draft is" : fmt::format("{} drafts are", setting.drafts));
+    if (setting.draft_vocab > 0 && !flags.speculative_config) {
+      spdlog::info("profile {}: draft_vocab_size {}", file, setting.draft_vocab);
+      flags.draft_vocab_size = setting.draft_vocab;
+    }
   }
   return profile;
 }

@@ -126,7 +126,9 @@ engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::
   if (flags.engine.speculative_config) return speculative_config(flags.engine);
   const runtime::Options& options = engine.runtime->options();
   if (!options.mtp) return {};
-  return {.num_speculative_tokens = options.max_rewind - 1, .adaptive = true};
+  return {.num_speculative_tokens = options.max_rewind - 1,
+          .adaptive = true,
+          .draft_vocab_size = flags.engine.draft_vocab_size};
 }
 
 int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine) {

@@ -51,6 +51,16 @@ void check_speculation(const Engine& engine, const Request& request, std::string
     refuse(where, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
            "none");
   }
+  const int64_t draft_vocab = request.speculation.draft_vocab_size;
+  const int64_t vocab = engine.model->config.vocab_size;
+  if (draft_vocab < 0 || draft_vocab > vocab) {
+    refuse(where, "draft_vocab_size is out of range", fmt::format("0 to {}", vocab),
+           fmt::format("{}", draft_vocab), "0 drafts from all tokens");
+  }
+  if (draft_vocab > 0 && !engine.runtime->has_draft_vocab()) {
+    refuse(where, "this runtime drafts from the whole vocabulary", "draft_vocab_size 0",
+           fmt::format("{}", draft_vocab), "--device cpu has draft vocabularies");
+  }
   const std::vector<double>& rates = request.speculation.synthetic_acceptance_rates;
   if (rates.empty()) return;
   bool ok = static_cast<int>(rates.size()) == drafts;

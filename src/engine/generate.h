@@ -21,6 +21,9 @@ struct SpeculativeConfig {
   int num_speculative_tokens = 0;  // 0: off
   // Each round drafts as many as pay, from 0 to num_speculative_tokens (step_policy.h).
   bool adaptive = false;
+  // Drafts are among the first so many tokens; 0: all. Where frequent tokens come first, as in
+  // vocabularies of merged pairs, little acceptance is lost and much of lm_head need not be read.
+  int64_t draft_vocab_size = 0;
   // Rounds by the device where it can do them (runtime/round.h); false: by calls of the host.
   bool device_rounds = true;
   // Benchmarks only, as vLLM's "rejection_sample_method": "synthetic": draft i is accepted in this

@@ -105,8 +105,10 @@ void Rounds::draft(std::span<Sequence* const> sequences, int adaptive_drafts) {
       const std::span<const int32_t> given = sequence->given_drafts(wanted);
       proposal.assign(given.begin(), given.end());
     } else {
-      draft_batch_.push_back(
-          {.slot = sequence->slot(), .next_token = sequence->tokens().back(), .k = wanted});
+      draft_batch_.push_back({.slot = sequence->slot(),
+                              .next_token = sequence->tokens().back(),
+                              .k = wanted,
+                              .vocab = sequence->request().speculation.draft_vocab_size});
     }
   }
   if (draft_batch_.empty()) return;

@@ -154,6 +154,15 @@ void check_draft(const Runtime& runtime, std::span<const Draft> batch) {
       fail("nothing to draft from", where, "a sequence of at least one token", "an empty slot");
     }
     check_token(runtime.model().config, entry.next_token, where);
+    const int64_t vocab = runtime.model().config.vocab_size;
+    if (entry.vocab < 0 || entry.vocab > vocab) {
+      fail("the draft vocabulary is out of range", where, fmt::format("0 to {}", vocab),
+           fmt::format("{}", entry.vocab));
+    }
+    if (entry.vocab > 0 && !runtime.has_draft_vocab()) {
+      fail("this runtime drafts from the whole vocabulary", where, "a draft vocabulary of 0",
+           fmt::format("{}", entry.vocab));
+    }
   }
 }
 

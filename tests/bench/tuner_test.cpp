@@ -189,7 +189,8 @@ TEST(Profile, ComesBackAsItWas) {
                                .setting = {.threads = 3,
                                            .kv = runtime::KvCacheDType::kFp8,
                                            .ssm = runtime::SsmCacheDType::kF16,
-                                           .drafts = 2}};
+                                           .drafts = 2,
+                                           .draft_vocab = 512}};
   const auto file = folder / "p.json";
   write_profile(profile, {{"tpot_ms", 1.5}}, file, Existing::kRefuse);
   const TuneProfile read = read_profile(file);

@@ -337,6 +337,40 @@ inline void drafts_are_greedy_and_nested(const Subject& subject) {
   }
 }
 
+// A draft among the first tokens takes the best of them, each sequence of its own; a runtime that
+// cannot says so.
+inline void drafts_keep_to_their_vocabulary(const Subject& subject) {
+  std::mt19937 random(18);
+  const auto runtime = make(subject, small_options(subject));
+  const Tokens tokens = random_tokens(subject, random, 10);
+  extend_all(*runtime, 0, tokens);
+  extend_all(*runtime, 1, tokens);
+  const int64_t vocab = runtime->model().config.vocab_size;
+  const Draft outside = {.slot = 0, .next_token = 9, .k = 1, .vocab = vocab + 1};
+  EXPECT_THROW(runtime->draft({&outside, 1}), Error);
+  const Draft among = {.slot = 0, .next_token = 9, .k = 2, .vocab = vocab / 3};
+  if (!runtime->has_draft_vocab()) {
+    EXPECT_THROW(runtime->draft({&among, 1}), Error);
+    return;
+  }
+  const Draft whole = {.slot = 0, .next_token = 9, .k = 2};
+  runtime->draft({&whole, 1});
+  const std::vector<float> all(runtime->draft_logits(0, 0).begin(),
+                               runtime->draft_logits(0, 0).end());
+  const std::vector<Draft> both = {among, {.slot = 1, .next_token = 9, .k = 2}};
+  runtime->draft(both);
+  for (int step = 0; step < 2; ++step) {
+    const auto logits = runtime->draft_logits(0, step);
+    ASSERT_EQ(logits.size(), static_cast<std::size_t>(vocab / 3));
+    const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+    EXPECT_EQ(runtime->drafts(0)[static_cast<std::size_t>(step)], best);
+    EXPECT_EQ(runtime->draft_logits(1, step).size(), static_cast<std::size_t>(vocab));
+  }
+  EXPECT_TRUE(std::equal(runtime->draft_logits(0, 0).begin(), runtime->draft_logits(0, 0).end(),
+                         all.begin()));
+  EXPECT_TRUE(std::equal(all.begin(), all.end(), runtime->draft_logits(1, 0).begin()));
+}
+
 // Narrow caches change the result a little, the stochastic one depends on the seed and on nothing
 // else.
 inline void cache_types_take_effect(const Subject& subject) {
@@ -694,6 +728,7 @@ inline std::vector<Check> conformance_checks() {
           {"SlotsAreReusable", slots_are_reusable},
           {"DraftingChangesNothing", drafting_changes_nothing},
           {"DraftsAreGreedyAndNested", drafts_are_greedy_and_nested},
+          {"DraftsKeepToTheirVocabulary", drafts_keep_to_their_vocabulary},
           {"CacheTypesTakeEffect", cache_types_take_effect},
           {"WholeContextIsUsable", whole_context_is_usable},
           {"MisuseIsRefused", misuse_is_refused},

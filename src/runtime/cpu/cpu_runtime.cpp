@@ -65,6 +65,8 @@ class CpuRuntime final : public Runtime {
     return draft_->logits(entry, step);
   }
 
+  bool has_draft_vocab() const override { return true; }
+
   bool has_snapshots() const override { return true; }
   SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override {
     return state_.snapshot_bytes(parent, length);
@@ -120,12 +122,12 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
   Layout layout;
   layout.rows(logits_, options_.max_logits_rows, model_->config.vocab_size);
   logits_arena_ = layout.allocate();
-}
-
   announce({.weights = weights_.bytes(),
             .rest = memory_bytes() - weights_.bytes(),
             .available = available_memory_bytes()});
   weights_.pack(team_);
+}
+
 std::string CpuRuntime::description() const {
   return fmt::format("fast CPU runtime: {}, {} thread{}", name_of(isa_), team_.size(),
                      team_.size() == 1 ? "" : "s");

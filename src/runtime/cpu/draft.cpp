@@ -87,6 +87,7 @@ DraftHead::DraftHead(const model::Model& model, const Options& options, const Mt
   active_.reserve(slots);
   logits_rows_.reserve(slots);
   proposed_.resize(slots);
+  vocab_.resize(slots, model.config.vocab_size);
   drafts_.resize(slots * static_cast<std::size_t>(max_drafts_));
   best_.resize(slots * static_cast<std::size_t>(options.threads));
   Layout layout;
@@ -233,22 +234,23 @@ void DraftHead::run_outputs(Pass& pass, const DraftRows::Chunk& chunk, int64_t f
   if (pass.small() && pass.thread() == 0) {
     std::copy_n(normed.data, outputs * normed.stride, work.final.data);
   }
-  const PackedInput input = pass.stage(0, lm_head_, normed, outputs);
+  const PackedInput input = pass.stage(0, head_, normed, outputs);
   pass.staged();
-  pass.watch_input(lm_head_, normed, outputs);
+  pass.watch_input(head_, normed, outputs);
   LinearOutput output = store_to(logits_);
   output.rows = logits_rows_.data();
-  pass.multiply(lm_head_, input, output);
+  pass.multiply(head_, input, output);
   choose(pass, outputs);
   pass.barrier();
 }
 
 // Each thread finds the best of the logits that it computed itself.
 void DraftHead::choose(Pass& pass, int64_t outputs) {
-  const Range panels = pass.panels_of(lm_head_);
+  const Range panels = pass.panels_of(head_);
   const int64_t begin = panels.begin * kLanes;
-  const int64_t end = std::min(panels.end * kLanes, lm_head_.out);
   for (int64_t i = 0; i < outputs; ++i) {
+    const auto entry = static_cast<std::size_t>(active_[static_cast<std::size_t>(i)]);
+    const int64_t end = std::min(panels.end * kLanes, vocab_[entry]);
     const float* logits = logits_[logits_rows_[static_cast<std::size_t>(i)]];
     Best& best = best_[static_cast<std::size_t>(i * pass.threads() + pass.thread())];
     best = {-std::numeric_limits<float>::infinity(), 0};
@@ -276,9 +278,13 @@ void DraftHead::plan_draft(std::span<const Draft> batch) {
     active_.push_back(static_cast<int>(i));
     logits_rows_.push_back(static_cast<int32_t>(static_cast<int>(i) * max_drafts_));
     proposed_[i] = batch[i].k;
+    vocab_[i] = batch[i].vocab > 0 ? batch[i].vocab : lm_head_.out;
     steps_ = std::max(steps_, batch[i].k);
   }
   draft_.finish();
+  const auto used = vocab_.begin() + static_cast<std::ptrdiff_t>(batch.size());
+  head_ = lm_head_;
+  head_.panels.panels = (*std::max_element(vocab_.begin(), used) + kLanes - 1) / kLanes;
 }
 
 // Takes the proposals of `step` from the threads' results and lays out the rows of the next one.
@@ -332,7 +338,7 @@ std::span<const int32_t> DraftHead::drafts(int entry) const {
 
 std::span<const float> DraftHead::logits(int entry, int step) const {
   return {logits_[int64_t{entry} * max_drafts_ + step],
-          static_cast<std::size_t>(model_.config.vocab_size)};
+          static_cast<std::size_t>(vocab_[static_cast<std::size_t>(entry)])};
 }
 
 }  // namespace levin::runtime::cpu

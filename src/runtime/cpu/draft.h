@@ -104,6 +104,8 @@ class DraftHead {
   std::vector<int> active_;           // batch entries of the rows that make proposals
   std::vector<int32_t> logits_rows_;  // where their logits go
   std::vector<int> proposed_;         // by entry of the last draft
+  std::vector<int64_t> vocab_;        // what its proposals are among
+  Matrix head_;                       // the panels of lm_head that they need
   std::vector<int32_t> drafts_;       // [slots][max drafts]
   std::vector<Best> best_;            // [threads][slots]
   Rows logits_;                       // [slots * max drafts][vocab]

@@ -33,6 +33,7 @@ MtpHead::MtpHead(const model::Model& model, const Context& context, int64_t max_
   draft_logits_ = Buffer(rows * max_drafts_ * vocab_size_);
   drafts_.resize(slots * static_cast<std::size_t>(max_drafts_));
   proposed_.resize(slots);
+  vocab_.resize(slots);
   segments_.reserve(slots);
   active_.reserve(slots);
   rows_.resize(slots);
@@ -133,6 +134,7 @@ void MtpHead::draft(Context& context, Work& work, std::span<const Draft> batch) 
     const Sequence& sequence = sequences_[static_cast<std::size_t>(batch[entry].slot)];
     make_entries(context, work, batch[entry].slot, sequence.length - 1, 0);
     proposed_[entry] = batch[entry].k;
+    vocab_[entry] = batch[entry].vocab > 0 ? batch[entry].vocab : vocab_size_;
     most = std::max(most, batch[entry].k);
   }
   for (int step = 0; step < most; ++step) {
@@ -160,8 +162,10 @@ void MtpHead::draft(Context& context, Work& work, std::span<const Draft> batch) 
     context.linears.apply(model_.lm_head, final_.rows(rows, hidden_size_), rows,
                           logits_.rows(rows, vocab_size_));
     for (int row = 0; row < rows; ++row) {
-      const int64_t place = int64_t{active_[static_cast<std::size_t>(row)]} * max_drafts_ + step;
-      const std::span<const float> logits = logits_.row(row, vocab_size_);
+      const auto entry = static_cast<std::size_t>(active_[static_cast<std::size_t>(row)]);
+      const int64_t place = static_cast<int64_t>(entry) * max_drafts_ + step;
+      const std::span<const float> logits =
+          logits_.row(row, vocab_size_).first(static_cast<std::size_t>(vocab_[entry]));
       std::copy(logits.begin(), logits.end(), draft_logits_.row(place, vocab_size_).data());
       drafts_[static_cast<std::size_t>(place)] = argmax(logits);
     }
@@ -175,7 +179,8 @@ std::span<const int32_t> MtpHead::drafts(int entry) const {
 }
 
 std::span<const float> MtpHead::draft_logits(int entry, int step) const {
-  return draft_logits_.row(int64_t{entry} * max_drafts_ + step, vocab_size_);
+  return std::span<const float>(draft_logits_.row(int64_t{entry} * max_drafts_ + step, vocab_size_))
+      .first(static_cast<std::size_t>(vocab_[static_cast<std::size_t>(entry)]));
 }
 
 int64_t MtpHead::memory_bytes() const {

@@ -87,6 +87,7 @@ class MtpHead {
   Buffer draft_logits_;              // [slots, max_drafts, vocab]
   std::vector<int32_t> drafts_;      // [slots, max_drafts]
   std::vector<int> proposed_;        // per entry of the last draft()
+  std::vector<int64_t> vocab_;       // what they are among
   std::vector<Segment> segments_;    // rows of the current step
   std::vector<int> active_;          // and the batch entries they belong to
   std::vector<int64_t> rows_;        // by batch entry: its row in the current step
