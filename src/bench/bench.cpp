@@ -1,5 +1,6 @@
 #include "bench/bench.h"
 
+#include "bench/neighbours.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "engine/self_test.h"
@@ -52,8 +53,10 @@ BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
   const auto runs = static_cast<int64_t>(contenders.size() * report.workload.prompts.size()) *
                     (options.timing.rounds + options.timing.warm_up);
   Progress progress("timing", runs, "runs");
+  const NeighbourWatch watch;
   std::vector<ContenderTiming> timings =
       time_contenders(contenders, report.workload, options.timing, [&] { progress.advance(1); });
+  watch.warn("the timing");
 
   // The context in the middle of an average output.
   const auto prompts = static_cast<int64_t>(report.workload.prompts.size());

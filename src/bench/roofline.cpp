@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "bench/neighbours.h"
 #include "bench/workload.h"
 #include "core/error.h"
 #include "engine/generate.h"
@@ -379,6 +380,7 @@ Roofline Measurement::run() {
   roofline.rates = measure_arithmetic({.threads = engine_.runtime->options().threads});
   roofline.rate = rate_of(roofline.rates, "BF16").name;
   const Recording recording(engine_, recorder_);
+  const NeighbourWatch watch;
   const Prompt& prompt = workload.prompts.front();
   const std::vector<StepRecord> plain = generate(engine_, recorder_, prompt, options_, 0);
   add_decode(plain, roofline);
@@ -386,6 +388,7 @@ Roofline Measurement::run() {
   if (options_.k > 0) {
     add_speculation(generate(engine_, recorder_, prompt, options_, options_.k), roofline);
   }
+  watch.warn("the table");
   roofline.memory = measure_memory_bandwidth(engine_);
   return roofline;
 }

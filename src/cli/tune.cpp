@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/neighbours.h"
 #include "bench/profile.h"
 #include "bench/tune_lab.h"
 #include "cli/command.h"
@@ -64,10 +65,12 @@ ExitCode run_tune(const TuneFlags& flags) {
   lab.set_available_bytes(available_memory_bytes());
   spdlog::info("control: {}, {}", lab.control_engine().runtime->description(),
                to_text(lab.control()));
+  const bench::NeighbourWatch watch;
   const bench::TuneResult result = bench::tune(
       lab, lab.control(), lab.dimensions(), kBootstrap, [](const bench::TuneTrial& trial) {
         spdlog::info("{}: {} ({})", to_text(trial.setting), name_of(trial.verdict), trial.why);
       });
+  watch.warn("the tuning");
   const bench::TuneProfile profile = {
       .levin = LEVIN_VERSION,
       .model = bench::model_fingerprint(*lab.control_engine().model->checkpoint),

@@ -1,0 +1,48 @@
+// Who else used the cores while something was measured. Figures of a busy machine say little, and
+// nothing in them shows it.
+#pragma once
+
+#include <chrono>
+#include <istream>
+#include <string>
+#include <vector>
+
+namespace levin::bench {
+
+// Seconds since the start of the machine that some cores worked, whoever for, and that a hypervisor
+// gave to others.
+struct CoreSeconds {
+  double busy = 0;
+  double stolen = 0;
+};
+
+// The sum over `cores` in text like that of /proc/stat, whose unit is 1 / ticks_per_second.
+CoreSeconds core_seconds(std::istream& stat, const std::vector<int>& cores,
+                         double ticks_per_second);
+
+// Shares of the cores' time.
+struct Neighbours {
+  double others = 0;  // other processes
+  double host = 0;    // taken by the hypervisor
+  bool noticeable() const { return others > 0.05 || host > 0.05; }
+};
+// "other processes took 34 % of the cores, the host 0 %"
+std::string to_text(const Neighbours& neighbours);
+
+// Watches the cores that this process may run on, from its construction on.
+class NeighbourWatch {
+ public:
+  NeighbourWatch();
+  Neighbours so_far() const;
+  // Warns when what was measured meanwhile, "the timing", was disturbed.
+  void warn(const char* what) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<int> cores_;
+  Clock::time_point begin_ = Clock::now();
+  CoreSeconds all_;
+  double own_ = 0;  // seconds of this process
+};
+
+}  // namespace levin::bench
