@@ -32,15 +32,15 @@ $(BUILD)/build.ninja: CMakeLists.txt $(if $(filter-out $(MADE_WITH),$(CUDA)),oth
 
 ## make build      build the levin program in build/release (CUDA=OFF, here and below: without CUDA)
 build: packages $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j$(JOBS)
+	@cmake --build $(BUILD) -j$(JOBS) --target levin
 
 ## make demo       climb the ladder on the bundled model; the report lands in out/demo
-demo: packages $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j$(JOBS) --target levin
+demo: build
 	@tools/demo.sh $(LEVIN) out/demo
 
 ## make test       build and run every test
-test: build
+test: packages $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j$(JOBS)
 	@tools/run_tests.sh $(BUILD)
 
 ## make test-asan  every test under AddressSanitizer and UndefinedBehaviorSanitizer
