@@ -57,6 +57,21 @@ SlotBytes slot_bytes(const model::Config& config, const runtime::Options& option
   return bytes;
 }
 
+int64_t memory_for_slots(int64_t weights_bytes, int64_t available_bytes) {
+  if (weights_bytes >= available_bytes) {
+    const auto gigabytes = [](int64_t bytes) {
+      return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+    };
+    throw Error({.what = "not enough memory for the weights",
+                 .where = "CPU",
+                 .expected = gigabytes(weights_bytes),
+                 .found = gigabytes(available_bytes) + " available",
+                 .hint = "quantize the model, or free memory",
+                 .exit_code = ExitCode::kMachine});
+  }
+  return std::max<int64_t>((available_bytes - weights_bytes) / 2, 1);
+}
+
 int fit_slots(const model::Config& config, const runtime::Options& options, int64_t memory_bytes) {
   const SlotBytes bytes = slot_bytes(config, options);
   const int64_t fitting = memory_bytes / std::max<int64_t>(1, bytes.total());

@@ -24,6 +24,10 @@ struct SlotBytes {
 // `options` with max_model_len set.
 SlotBytes slot_bytes(const model::Config& config, const runtime::Options& options);
 
+// Bytes that slots may take beside weights of `weights_bytes`: half of what these leave of
+// `available_bytes`. Throws Error with ExitCode::kMachine when they leave nothing.
+int64_t memory_for_slots(int64_t weights_bytes, int64_t available_bytes);
+
 // Slots that fit into `memory_bytes`, at most options.max_num_seqs; warns when it is fewer. Throws
 // Error with ExitCode::kMachine when not even one fits.
 int fit_slots(const model::Config& config, const runtime::Options& options, int64_t memory_bytes);

@@ -263,7 +263,7 @@ int64_t slot_memory(const model::Model& model, const LoadOptions& options) {
   for (const model::Linear* linear : model.linears()) {
     weights += static_cast<int64_t>(linear->weight.bytes.size() + linear->scales.bytes.size());
   }
-  return std::max<int64_t>((available - weights) / 2, 1);
+  return memory_for_slots(weights, available);
 }
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,

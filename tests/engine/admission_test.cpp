@@ -1,6 +1,7 @@
 // What a slot takes, against what the runtime really allocates.
 #include "engine/admission.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -44,6 +45,21 @@ TEST(Admission, ClampsToTheMemory) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
+  }
+}
+
+TEST(Admission, NamesTheWeightsWhenTheyLeaveNothing) {
+  EXPECT_EQ(memory_for_slots(4000, 10000), 3000);
+  EXPECT_EQ(memory_for_slots(9999, 10000), 1);
+  try {
+    memory_for_slots(65'800'000'000, 24'700'000'000);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kMachine);
+    // No shorter context would help, so the hint must not be fit_slots'.
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("65.80 GB"),
+                                               ::testing::HasSubstr("24.70 GB available"),
+                                               ::testing::HasSubstr("quantize the model")));
   }
 }
 
