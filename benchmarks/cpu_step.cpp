@@ -203,6 +203,12 @@ void run(const Flags& flags, const Recipe& recipe) {
 
 }  // namespace
 
+constexpr const char* kUsage =
+    "levin_cpu_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--isa NAME]...\n"
+    "               [--threads N] [--context N] [--rounds N] [--prompt N] [--draft]\n"
+    "Times decode, verification and prompt passes with random weights, beside the read bandwidth.\n"
+    "Recipes are its own (benchmarks/step_recipes.h), all of them without --recipe.\n";
+
 int main(int argc, char** argv) try {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
@@ -225,6 +231,10 @@ int main(int argc, char** argv) try {
     } else {
       flags.folder = argument;
     }
+  }
+  if (flags.folder.empty() || flags.folder.starts_with('-')) {
+    fmt::print(stderr, "{}", kUsage);
+    return flags.folder == "--help" || flags.folder == "-h" ? 0 : 2;
   }
   for (const Recipe& recipe : benchmarks::kRecipes) {
     if (flags.recipes.empty() ||
