@@ -18,8 +18,8 @@ constexpr const char* kDefinitions =
     "  TPOT              (t_last - t_first) / (N - 1) over the N tokens of an output\n"
     "  decode tokens/s   (N - 1) / (t_last - t_first)\n"
     "  prefill tokens/s  prompt tokens / TTFT\n"
-    "Each round times control and speculation in turn on every prompt; figures are medians over\n"
-    "rounds, ratios are medians of the ratios within a round.\n";
+    "Each round times every prompt, with speculation and its control in turn; figures are medians\n"
+    "over rounds, ratios are medians of the ratios within a round.\n";
 
 void add_row(evaluate::Table& table, const std::string& name, const Spread& spread, int digits) {
   table.add_row({name, fmt::format("{:.{}f}", spread.median, digits),

@@ -14,13 +14,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kDefinitions =
+    "  barriers   times a step that all threads wait for each other behind this phase\n"
     "  MB         weights, recurrent state and KV cache that the cost model says a step reads and\n"
     "             writes; of routed experts those that the runtime counted\n"
     "  counted    the same as the runtime added it up, padding included; without embeddings, "
     "norms\n"
     "             and convolutions\n"
+    "  act. MB    activations between phases, in and out; no part of MB or the floor\n"
+    "  MFLOP      multiplications and additions that the cost model says a step makes\n"
     "  floor us   the longer of bytes / bandwidth and operations / arithmetic rate\n"
-    "  us         measured: median over steps, all layers together, barrier to barrier\n"
+    "  us, min    measured: median and least over steps, all layers together, barrier to barrier\n"
+    "  GB/s       MB / us\n"
+    "  ceiling    floor us / us; above 100 % where a cache fed a phase faster than one stream of\n"
+    "             the step's size is read (its bandwidth is above each table)\n"
     "  waiting    share of the threads' time spent at barriers\n"
     "  experts    distinct routed experts that a layer read, counted\n"
     "  the rest   of a step, in no phase: waking the threads, bookkeeping of the call\n";

@@ -1,8 +1,10 @@
 // Text and JSON of bench/tuner.h.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "bench/timing.h"
 #include "bench/tuner.h"
 #include "evaluate/evaluation.h"
 #include "evaluate/table.h"
@@ -49,6 +51,18 @@ std::string to_text(const TuneResult& result) {
                    interval(trial.over_control), std::string(name_of(trial.verdict))});
   }
   std::string text = table.to_string() + '\n';
+  const std::vector<double>& control = result.control_timing.tpot;
+  if (!control.empty()) {
+    const auto [least, most] = std::minmax_element(control.begin(), control.end());
+    if (*most > kTolerableNoise * *least) {
+      text += fmt::format(
+          "THE MACHINE WAS BUSY: the control took up to {:.1f} times as long in another round. "
+          "What "
+          "is\nbest beside other work, threads above all, need not be when it is quiet; run again "
+          "then.\n\n",
+          *most / *least);
+    }
+  }
   for (const TuneTrial& trial : result.trials) {
     text += fmt::format("{} ({}): {}\n", name_of(trial.verdict), to_text(trial.setting), trial.why);
   }

@@ -163,6 +163,10 @@ TEST_F(RooflineOfTiny, JsonHasWhatTheTextHas) {
   EXPECT_GT(decode.at("phases_us").get<double>(), 0);
   EXPECT_GT(json.at("device").at("arithmetic").at("F32").at("gflop_per_s").get<double>(), 0);
   EXPECT_THAT(to_text(roofline_), ::testing::HasSubstr("mamba scan"));
+  for (const char* column : {"barriers", "MB", "counted", "act. MB", "MFLOP", "floor us", "us, min",
+                             "GB/s", "ceiling", "waiting", "experts"}) {
+    EXPECT_THAT(to_text(roofline_), ::testing::HasSubstr(std::string("\n  ") + column + " "));
+  }
 }
 
 TEST(Roofline, RefusesARuntimeWithoutPhases) {

@@ -180,6 +180,16 @@ TEST(Tuner, WhatIsNotConfirmedIsNotChosen) {
   EXPECT_THAT(to_text(result), ::testing::HasSubstr("nothing"));
 }
 
+// Fewer threads win beside other work; who reads the profile should know.
+TEST(Tuner, SaysThatTheMachineWasBusy) {
+  TuneResult result;
+  result.control = result.best = kControl;
+  result.control_timing.tpot = {1e-3, 1.2e-3, 1.1e-3};
+  EXPECT_THAT(to_text(result), ::testing::Not(::testing::HasSubstr("BUSY")));
+  result.control_timing.tpot.push_back(2e-3);
+  EXPECT_THAT(to_text(result), ::testing::HasSubstr("up to 2.0 times as long"));
+}
+
 TEST(Profile, ComesBackAsItWas) {
   const test::TempFolder folder;
   const TuneProfile profile = {.levin = "1.2.3",
