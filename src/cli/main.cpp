@@ -37,7 +37,9 @@ constexpr const char* kDescription =
     "the\n"
     "fastest trustworthy deployment on one machine: it quantizes, proves that quality held, and\n"
     "measures every step against a control.\n\n"
-    "Start with:  levin ladder models/tiny -o out\n";
+    "Start with:  levin ladder models/tiny -o out      (minutes)\n"
+    "             levin serve models/tiny              (seconds)\n"
+    "levin COMMAND --help teaches each one.\n";
 
 // One line for each command, which has the rest in its own help.
 class BriefFormatter : public CLI::Formatter {

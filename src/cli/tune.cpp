@@ -23,7 +23,9 @@ namespace {
 constexpr const char* kDescription =
     "Tries the settings that matter on this device: threads, types of the caches, drafts. Each is\n"
     "timed in turn with the control, everything off, and kept when it is faster beyond noise and\n"
-    "the quality gate passes it. What was kept is timed once more, and written to a profile.\n\n"
+    "the quality gate passes it. What was kept is timed once more, and written to a profile.\n"
+    "Takes minutes, and wants a machine that does nothing else: beside other work fewer threads "
+    "win.\n\n"
     "Examples:\n"
     "  levin tune models/tiny -o tiny.profile.json\n"
     "  levin serve models/tiny --profile tiny.profile.json\n";
