@@ -120,7 +120,12 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   options.prompt_file = flags.prompt_file;
   engine::LoadOptions load = load_options(flags.engine);
   size_steps(load, 0);
+  const int64_t draft_vocab = options.speculation.draft_vocab_size;
+  load.before_runtime = [&](const engine::Engine& loading) {
+    engine::require_draft_vocab(loading, draft_vocab, kDraftVocabPlace);
+  };
   const auto engine = engine::load_engine(flags.engine.model, load);
+  engine::require_draft_vocab(*engine, draft_vocab, kDraftVocabPlace);
   check_device(profile, *engine);
   if (flags.roofline) return run_roofline(flags, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);

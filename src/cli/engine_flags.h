@@ -32,6 +32,10 @@ struct EngineFlags {
 // Declares MODEL and the flags on `command`; `flags` must outlive the parse.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 
+// Where draft_vocab_size comes from, for errors.
+inline constexpr const char* kDraftVocabPlace =
+    "draft_vocab_size of --speculative-config or --profile";
+
 // What the flags ask for. Throws Error for a device this build cannot run on.
 engine::LoadOptions load_options(const EngineFlags& flags);
 

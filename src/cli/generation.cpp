@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/engine_flags.h"
 #include "core/error.h"
 #include "core/plural.h"
 #include "engine/self_test.h"
@@ -43,9 +44,11 @@ std::unique_ptr<engine::Engine> load_generating_engine(
   engine::LoadOptions checked = options;
   checked.before_runtime = [&](const engine::Engine& loading) {
     require_tokenizer(loading);
+    engine::require_draft_vocab(loading, speculation.draft_vocab_size, kDraftVocabPlace);
     if (options.before_runtime) options.before_runtime(loading);
   };
   auto engine = engine::load_engine(folder, checked);
+  engine::require_draft_vocab(*engine, speculation.draft_vocab_size, kDraftVocabPlace);
   spdlog::info("{}", engine->runtime->description());
   if (speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   return engine;

@@ -154,10 +154,14 @@ std::unique_ptr<engine::Engine> load(const ServeFlags& flags) {
   size_steps(options, flags.max_batched_tokens);
   options.slot_memory_bytes = static_cast<int64_t>(flags.slot_memory);
   options.slots_from_free_memory = options.slot_memory_bytes == 0 && !options.make_runtime;
+  int64_t draft_vocab = flags.engine.draft_vocab_size;
   if (flags.engine.speculative_config) {
-    options.runtime.mtp = speculative_config(flags.engine).num_speculative_tokens > 0;
+    const engine::SpeculativeConfig speculation = speculative_config(flags.engine);
+    options.runtime.mtp = speculation.num_speculative_tokens > 0;
+    draft_vocab = speculation.draft_vocab_size;
   }
-  auto engine = load_generating_engine(flags.engine.model, options, {});
+  auto engine =
+      load_generating_engine(flags.engine.model, options, {.draft_vocab_size = draft_vocab});
   if (chat_template) engine->chat_template = std::move(chat_template);
   return engine;
 }

@@ -51,16 +51,7 @@ void check_speculation(const Engine& engine, const Request& request, std::string
     refuse(where, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
            "none");
   }
-  const int64_t draft_vocab = request.speculation.draft_vocab_size;
-  const int64_t vocab = engine.model->config.vocab_size;
-  if (draft_vocab < 0 || draft_vocab > vocab) {
-    refuse(where, "draft_vocab_size is out of range", fmt::format("0 to {}", vocab),
-           fmt::format("{}", draft_vocab), "0 drafts from all tokens");
-  }
-  if (draft_vocab > 0 && !engine.runtime->has_draft_vocab()) {
-    refuse(where, "this runtime drafts from the whole vocabulary", "draft_vocab_size 0",
-           fmt::format("{}", draft_vocab), "--device cpu has draft vocabularies");
-  }
+  require_draft_vocab(engine, request.speculation.draft_vocab_size, where);
   const std::vector<double>& rates = request.speculation.synthetic_acceptance_rates;
   if (rates.empty()) return;
   bool ok = static_cast<int>(rates.size()) == drafts;
@@ -120,6 +111,18 @@ void require_known(std::span<const int32_t> ids, int64_t vocab_size, std::string
     if (id >= 0 && id < vocab_size) continue;
     refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab_size - 1),
            fmt::format("{}", id));
+  }
+}
+
+void require_draft_vocab(const Engine& engine, int64_t size, std::string_view where) {
+  const int64_t vocab = engine.model->config.vocab_size;
+  if (size < 0 || size > vocab) {
+    refuse(where, "draft_vocab_size is out of range", fmt::format("0 to {}", vocab),
+           fmt::format("{}", size), "0 drafts from all tokens");
+  }
+  if (size > 0 && engine.runtime && !engine.runtime->has_draft_vocab()) {
+    refuse(where, "this runtime drafts from the whole vocabulary", "draft_vocab_size 0",
+           fmt::format("{}", size), "--device cpu has draft vocabularies");
   }
 }
 
