@@ -67,18 +67,28 @@ ExitCode run_bandwidth(const BenchFlags& flags) {
 }
 
 // Drafts that the tables are about: those asked for, or three where the model can.
-int roofline_drafts(const BenchFlags& flags, const engine::Engine& engine) {
-  if (flags.engine.speculative_config) return flags.options.speculation.num_speculative_tokens;
+int roofline_drafts(const BenchFlags& flags, const engine::SpeculativeConfig& speculation,
+                    const engine::Engine& engine) {
+  if (flags.engine.speculative_config) return speculation.num_speculative_tokens;
   constexpr int kDrafts = 3;
   return engine.model->mtp ? kDrafts : 0;
 }
 
-ExitCode run_roofline(const BenchFlags& flags, engine::Engine& engine) {
+ExitCode run_roofline(const BenchFlags& flags, const engine::SpeculativeConfig& speculation,
+                      engine::Engine& engine) {
+  if (speculation.draft_vocab_size > 0 || !speculation.synthetic_acceptance_rates.empty()) {
+    throw Error({.what = "the tables are of drafts from all tokens, as the model accepts them",
+                 .where = "--roofline",
+                 .expected = "method and num_speculative_tokens",
+                 .found = speculation.draft_vocab_size > 0 ? "draft_vocab_size"
+                                                           : "synthetic_acceptance_rates",
+                 .hint = "--speculative-config without it, which wins over --profile"});
+  }
   const bench::Roofline roofline =
       bench::measure_roofline(engine, {.prompt_tokens = flags.options.prompt_tokens,
                                        .output_tokens = flags.options.timing.output_tokens,
                                        .rounds = flags.options.timing.rounds,
-                                       .k = roofline_drafts(flags, engine)});
+                                       .k = roofline_drafts(flags, speculation, engine)});
   if (flags.json) {
     print_json(to_json(roofline));
   } else {
@@ -127,7 +137,7 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   const auto engine = engine::load_engine(flags.engine.model, load);
   engine::require_draft_vocab(*engine, draft_vocab, kDraftVocabPlace);
   check_device(profile, *engine);
-  if (flags.roofline) return run_roofline(flags, *engine);
+  if (flags.roofline) return run_roofline(flags, options.speculation, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
     print_json(to_json(report));
