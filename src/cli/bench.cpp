@@ -5,6 +5,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bench/arithmetic.h"
 #include "bench/roofline.h"
@@ -66,6 +67,21 @@ ExitCode run_bandwidth(const BenchFlags& flags) {
   return ExitCode::kDone;
 }
 
+// The machine's speed asks for nothing but threads: what else is given would be forgotten silently.
+void check_bandwidth_flags(const CLI::App& command, const BenchFlags& flags) {
+  const std::set<std::string> meant = {"help", "bandwidth", "threads", "json"};
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string& name = option->get_single_name();
+    const bool of_cpu = name == "device" && flags.engine.device == "cpu";
+    if (option->count() == 0 || meant.contains(name) || of_cpu) continue;
+    throw Error({.what = "the bandwidth is the machine's, whatever the model",
+                 .where = "--bandwidth",
+                 .expected = "no MODEL, and of other flags --threads and --json",
+                 .found = option->get_name(),
+                 .hint = "timing a model measures the bandwidth as well"});
+  }
+}
+
 // Drafts that the tables are about: those asked for, or three where the model can.
 int roofline_drafts(const BenchFlags& flags, const engine::SpeculativeConfig& speculation,
                     const engine::Engine& engine) {
@@ -103,14 +119,10 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
     return run_bench_url(flags.url, seeded ? std::optional(flags.engine.seed) : std::nullopt,
                          flags.json);
   }
-  if (flags.bandwidth && !flags.engine.model.empty()) {
-    throw Error({.what = "the bandwidth is the machine's, whatever the model",
-                 .where = "--bandwidth",
-                 .expected = "no MODEL",
-                 .found = flags.engine.model,
-                 .hint = "timing a model measures the bandwidth as well"});
+  if (flags.bandwidth) {
+    check_bandwidth_flags(command, flags);
+    return run_bandwidth(flags);
   }
-  if (flags.bandwidth) return run_bandwidth(flags);
   if (flags.engine.model.empty()) {
     throw Error({.what = "no model to time",
                  .where = "MODEL",
