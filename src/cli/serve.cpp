@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -111,6 +112,15 @@ std::string check_metrics_prefix(const std::string& prefix) {
   return fmt::format("{} begins no Prometheus name, which has letters, digits, _ and :", prefix);
 }
 
+// Less than a millisecond would be rounded to 0, which is no limit.
+std::string check_timeout(const std::string& text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  const bool number = !text.empty() && *end == '\0';
+  if (number && (seconds == 0 || (seconds >= 0.001 && seconds <= 1e6))) return {};
+  return fmt::format("{} is neither 0, for no limit, nor from 0.001 to 1000000", text);
+}
+
 // A body that may come must also fit.
 void check_body_limits(const serve::http::Limits& limits) {
   if (limits.held_bytes >= limits.body_bytes) return;
@@ -195,8 +205,7 @@ ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
   options.log_requests = !flags.no_request_log;
   options.reasoning = text::parse_reasoning_format(flags.reasoning_parser);
   options.allowed_origins = parse_origins(flags.allowed_origins);
-  options.request_timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(flags.request_timeout * 1000));
+  options.request_timeout = std::chrono::milliseconds(std::llround(flags.request_timeout * 1000));
   complete_api_keys(options.api_keys);
   check_body_limits(options.limits);
   options.tool_calls = text::parse_tool_call_format(flags.tool_call_parser);
@@ -280,7 +289,7 @@ void add_serve(CLI::App& app, Action& action) {
       ->add_option("--request-timeout", flags->request_timeout,
                    "Seconds a request may take from its arrival, waiting included; then it gets "
                    "504. 0: as long as it takes. Clients may ask for less with X-Request-Timeout")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(CLI::Validator(check_timeout, "0 or [0.001 - 1e+06]"))
       ->capture_default_str();
   command->add_option("--max-connections", options.limits.connections, "Open connections")
       ->check(CLI::Range(1, 1 << 20))
