@@ -48,12 +48,12 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
       [&] { flags.kv_cache_dtype = bench::name_of(setting.kv); });
   set("--mamba-ssm-cache-dtype", std::string(bench::name_of(setting.ssm)),
       [&] { flags.ssm_cache_dtype = bench::name_of(setting.ssm); });
-  if (drafts) {
+  if (drafts || flags.speculative_config) {
     set("--speculative-config", config, [&] { flags.speculative_config = config; });
   } else {
     spdlog::info("profile {}: its {} left, each round drafts as many as pay", file,
                  setting.drafts == 1 ? "1 draft is" : fmt::format("{} drafts are", setting.drafts));
-    if (setting.draft_vocab > 0 && !flags.speculative_config) {
+    if (setting.draft_vocab > 0) {
       spdlog::info("profile {}: draft_vocab_size {}", file, setting.draft_vocab);
       flags.draft_vocab_size = setting.draft_vocab;
     }
