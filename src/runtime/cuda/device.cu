@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <string>
 
 #include "core/error.h"
@@ -63,12 +64,17 @@ Graph::~Graph() {
   if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
 }
 
+cudaError_t device_count(int& count) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
+  return cudaGetDeviceCount(&count);
+}
+
 }  // namespace cuda
 
 std::vector<std::string> cuda_devices() {
   std::vector<std::string> lines;
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return lines;
+  if (cuda::device_count(count) != cudaSuccess) return lines;
   for (int device = 0; device < count; ++device) {
     cudaDeviceProp properties{};
     cuda::check(cudaGetDeviceProperties(&properties, device));

@@ -513,7 +513,7 @@ void CudaRuntime::observe_pass(const Pass& pass, PassKind kind) {
 std::unique_ptr<Runtime> make_cuda_runtime(std::shared_ptr<const model::Model> model,
                                            const Options& options, int device) {
   int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
+  const cudaError_t status = cuda::device_count(count);
   if (status != cudaSuccess || device < 0 || device >= count) {
     throw Error({.what = "there is no such CUDA device",
                  .where = "device " + std::to_string(device),
