@@ -178,8 +178,8 @@ struct Batch {
     for (int64_t i = 0; i < m.in; ++i) arena.at(x)[i] = normal(random);
     const std::vector<const float*> rows(static_cast<std::size_t>(kTile), arena.at(x));
     for (int64_t t = 0; t < tokens; t += kTile) {
-      k.pack(rows.data(), std::min(kTile, tokens - t), m.in, m.input, m.panels.digits, m.input_scale,
-             arena.at(tile) + m.input_bytes(t), arena.at(scale) + t);
+      k.pack(rows.data(), std::min(kTile, tokens - t), m.in, m.input, m.panels.digits,
+             m.input_scale, arena.at(tile) + m.input_bytes(t), arena.at(scale) + t);
     }
     input = {arena.at(tile), arena.at(scale), tokens};
     output.base = arena.at(y);

@@ -27,8 +27,8 @@ struct Matrix {
 };
 
 // How `linear` is executed, without memory yet. `exact_input`: activations stay float32 (routers,
-// whose decisions hang on small differences). `integer_products`: of the Kernels that will multiply.
-// Throws Error when there is no kernel.
+// whose decisions hang on small differences). `integer_products`: of the Kernels that will
+// multiply. Throws Error when there is no kernel.
 Matrix plan_matrix(const model::Linear& linear, bool exact_input, bool integer_products);
 
 // Fills panels [begin, end) of the weights (`data`, matrix.weight_bytes() in all, aligned to 64)

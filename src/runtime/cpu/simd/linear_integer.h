@@ -1,6 +1,6 @@
 // Products of 4-bit weights with activations of one or two 8-bit digits (kernels.h, IntegerHalf):
-// exact integer sums of 16 columns, which are then scaled. Decoding a weight is one byte lookup, and
-// 4 columns of 16 rows are multiplied at once, where BF16 takes a lookup and a product for 2.
+// exact integer sums of 16 columns, which are then scaled. Decoding a weight is one byte lookup,
+// and 4 columns of 16 rows are multiplied at once, where BF16 takes a lookup and a product for 2.
 //
 // A sum of 16 products is below 2^24, so that it is exact as a float32, too.
 #pragma once
