@@ -118,10 +118,10 @@ void wait_for_change(const SleepCounter& value, uint32_t old) {
   own.asleep += Clock::now() - to_bed;
 }
 
-// After a change: wakes who sleeps, if anybody does.
+// Wakes who sleeps, if anybody does. After a change in sequentially consistent order: either this
+// sees the sleeper, or the sleeper sees the change.
 void wake(const SleepCounter& value) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (value.sleepers.load(std::memory_order_relaxed) == 0) return;
+  if (value.sleepers.load(std::memory_order_seq_cst) == 0) return;
   futex(value.count, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max());
   account().look();  // whether this thread made others wait because it could not run
 }
@@ -132,7 +132,7 @@ void SpinBarrier::wait() {
   const uint32_t phase = phase_.count.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == participants_) {
     arrived_.store(0, std::memory_order_relaxed);
-    phase_.count.store(phase + 1, std::memory_order_release);
+    phase_.count.store(phase + 1, std::memory_order_seq_cst);
     wake(phase_);
     return;
   }
@@ -162,14 +162,14 @@ ThreadTeam::~ThreadTeam() {
 
 void ThreadTeam::stop() {
   stop_.store(true, std::memory_order_relaxed);
-  generation_.count.fetch_add(1, std::memory_order_release);
+  generation_.count.fetch_add(1, std::memory_order_seq_cst);
   wake(generation_);
   for (std::thread& thread : threads_) thread.join();
 }
 
 void ThreadTeam::start_and_wait() {
   running_.count.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
-  generation_.count.fetch_add(1, std::memory_order_release);
+  generation_.count.fetch_add(1, std::memory_order_seq_cst);
   wake(generation_);
   task_(context_, 0);
   for (uint32_t left = running_.count.load(std::memory_order_acquire); left != 0;
@@ -185,7 +185,7 @@ void ThreadTeam::worker(int thread) {
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;
     task_(context_, thread);
-    running_.count.fetch_sub(1, std::memory_order_release);
+    running_.count.fetch_sub(1, std::memory_order_seq_cst);
     wake(running_);
   }
 }
@@ -197,11 +197,19 @@ Range share(int64_t count, int part, int parts, int64_t grain) {
   return {std::min(begin, count), std::min(end, count)};
 }
 
-int available_cores() {
+std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+int available_cores() {
+  return std::max(1, static_cast<int>(usable_cores().size()));
 }
 
 }  // namespace levin

@@ -78,7 +78,9 @@ struct Range {
 };
 Range share(int64_t count, int part, int parts, int64_t grain = 1);
 
-// Cores this process may run on (its affinity mask), at least 1.
+// Cores this process may run on: its affinity mask; empty where the kernel does not tell.
+std::vector<int> usable_cores();
+// Their number, at least 1.
 int available_cores();
 
 }  // namespace levin
