@@ -84,27 +84,12 @@ struct ScaledFormat {
 
   template <int panels, int tokens>
   [[gnu::always_inline]] void sum(const Walk& walk, Sums<V, panels, tokens>& sums) const {
-    const uint8_t* weights = walk.weights;
-    const uint8_t* scales = walk.scales;
-    const uint8_t* x = walk.x;
-    const int64_t halves = 2 * walk.blocks;
-    const int64_t halves_per_group = walk.group / kScaleBlock;
-    sums.clear();
-    for (int64_t half = 0; half < halves;) {
-      Sums<V, panels, tokens> part;
-      part.clear();
-      const int64_t end = half + halves_per_group < halves ? half + halves_per_group : halves;
-      for (; half < end; ++half) {
-        add_pairs<V, Weights, kHalfPairs>(w, weights, walk.panel_stride, x, part);
-        weights += kHalfPairs / Weights::kPairs * Weights::kStep;
-        x += half % 2 == 0 ? kTokenBytes / 2 : walk.x_stride - kTokenBytes / 2;
-      }
-      for (int p = 0; p < panels; ++p) {
-        const auto scale = Scales::load(scales + p * walk.panel_stride);
-        for (int t = 0; t < tokens; ++t) sums.v[p][t] = V::fma(part.v[p][t], scale, sums.v[p][t]);
-      }
-      scales += Scales::kStep;
-    }
+    constexpr int64_t kHalfBytes = kHalfPairs / Weights::kPairs * Weights::kStep;
+    sum_groups<V, Scales, kHalfBytes, kTokenBytes>(
+        walk, sums,
+        [&](const uint8_t* weights, const uint8_t* x, auto& part) __attribute__((always_inline)) {
+          add_pairs<V, Weights, kHalfPairs>(w, weights, walk.panel_stride, x, part);
+        });
   }
 };
 

@@ -25,9 +25,8 @@ struct Int4Integers {
                                              12, 13, 14, 15, 16, 17, 18, 19};
 };
 
-// How far ahead of its loads a kernel fetches weights, and scales.
+// How far ahead of its loads a kernel fetches weights.
 constexpr int64_t kIntegerFetchAhead = 1024;
-constexpr int64_t kIntegerScaleAhead = 256;
 
 template <class V, class Codes, class Scales, int digits>
 struct IntegerFormat {
@@ -40,8 +39,8 @@ struct IntegerFormat {
   static constexpr int64_t kHalfBytes = kLanes * kScaleBlock / 2;
   typename V::ByteTable table;
 
-  // Sums of 16 columns, times the activations' scales: added to `part`, or put there.
-  template <bool add, int panels, int tokens>
+  // Adds the sums of 16 columns, times the activations' scales. `ahead`: what to fetch meanwhile.
+  template <int panels, int tokens>
   [[gnu::always_inline]] void half(const uint8_t* weights, const uint8_t* ahead,
                                    int64_t panel_stride, const uint8_t* x,
                                    Sums<V, panels, tokens>& part) const {
@@ -85,7 +84,7 @@ struct IntegerFormat {
           auto sum = sums[digits - 1][p][t];
           if constexpr (digits == 2) sum = sum + V::template shift_left<8>(sums[0][p][t]);
           auto& to = part.v[p][first + t];
-          to = add ? V::fma(V::to_float(sum), scale, to) : V::to_float(sum) * scale;
+          to = V::fma(V::to_float(sum), scale, to);
         }
       });
     }
@@ -93,42 +92,17 @@ struct IntegerFormat {
 
   template <int panels, int tokens>
   [[gnu::always_inline]] void sum(const Walk& walk, Sums<V, panels, tokens>& sums) const {
-    const uint8_t* weights = walk.weights;
-    const uint8_t* scales = walk.scales;
-    const uint8_t* x = walk.x;
-    const int64_t halves = 2 * walk.blocks;
-    const int64_t halves_per_group = walk.group / kScaleBlock;
-    // What is fetched ahead: after the last weights of these panels the first ones of the next.
-    const uint8_t* ahead = weights + kIntegerFetchAhead;
-    const uint8_t* const end_of_weights = weights + halves * kHalfBytes;
-    const int64_t to_next = panels * walk.panel_stride - halves * kHalfBytes;
-    if (ahead >= end_of_weights) ahead += to_next;
-    sums.clear();
-    for (int64_t h = 0; h < halves;) {
-      Sums<V, panels, tokens> part;
-      half<false>(weights, ahead, walk.panel_stride, x, part);
-      const auto step = [&]() __attribute__((always_inline)) {
-        weights += kHalfBytes;
-        ahead += kHalfBytes;
-        if (ahead == end_of_weights) ahead += to_next;
-        x += h % 2 == 0 ? kTokenBytes / 2 : walk.x_stride - kTokenBytes / 2;
-        ++h;
-      };
-      step();
-      if constexpr (!Scales::kEveryHalf) {
-        const int64_t end = h - 1 + halves_per_group < halves ? h - 1 + halves_per_group : halves;
-        while (h < end) {
-          half<true>(weights, ahead, walk.panel_stride, x, part);
-          step();
-        }
-      }
-      for (int p = 0; p < panels; ++p) {
-        const auto scale = Scales::load(scales + p * walk.panel_stride);
-        __builtin_prefetch(scales + p * walk.panel_stride + kIntegerScaleAhead);
-        for (int t = 0; t < tokens; ++t) sums.v[p][t] = V::fma(part.v[p][t], scale, sums.v[p][t]);
-      }
-      scales += Scales::kStep;
-    }
+    // After the last weights of these panels the first ones of the next are fetched.
+    const int64_t bytes = 2 * walk.blocks * kHalfBytes;
+    const uint8_t* const end = walk.weights + bytes;
+    const int64_t to_next = panels * walk.panel_stride - bytes;
+    sum_groups<V, Scales, kHalfBytes, kTokenBytes>(
+        walk, sums,
+        [&](const uint8_t* weights, const uint8_t* x, auto& part) __attribute__((always_inline)) {
+          const uint8_t* ahead = weights + kIntegerFetchAhead;
+          if (ahead >= end) ahead += to_next;
+          half(weights, ahead, walk.panel_stride, x, part);
+        });
   }
 };
 

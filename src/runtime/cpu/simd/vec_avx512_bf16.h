@@ -50,20 +50,6 @@ struct Avx512Bf16 : Avx512 {
     return {_mm512_dpbf16_ps(sum.v, bf16(w.v), bf16(x.v))};
   }
 
-  struct NibbleTable {
-    __m512i values;
-  };
-  static NibbleTable nibble_table(const float* values) {
-    // The lookup uses five bits of each 16-bit lane: both halves of the table are the same.
-    alignas(64) uint16_t entries[32];
-    for (int i = 0; i < 32; i += 16) store_bf16(entries + i, load(values));
-    return {_mm512_load_si512(entries)};
-  }
-  template <int i>
-  static Pair nibble_pair(Nibbles n, const NibbleTable& t) {
-    return {_mm512_permutexvar_epi16(_mm512_srli_epi16(n.v, 4 * i), t.values)};
-  }
-
   // Integer products: 64 weights as unsigned bytes, 4 columns of 16 rows.
   static constexpr bool kIntegerProducts = true;
   struct Bytes {

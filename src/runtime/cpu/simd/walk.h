@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "runtime/cpu/kernels.h"
+
 namespace levin::runtime::cpu {
 
 // Sums of some panels for some tokens, kept in registers.
@@ -27,5 +29,38 @@ struct Walk {
   int64_t blocks;
   int64_t group;
 };
+
+// How far ahead of their loads block scales are fetched.
+constexpr int64_t kScaleFetchAhead = 256;
+
+// Sums under block scales: the products of a group of columns are added up by themselves, then
+// scaled. add(weights, x, part) adds those of 16 columns, of which a panel has `half_bytes`.
+template <class V, class Scales, int64_t half_bytes, int64_t token_bytes, int panels, int tokens,
+          class Add>
+[[gnu::always_inline]] inline void sum_groups(const Walk& walk, Sums<V, panels, tokens>& sums,
+                                              const Add& add) {
+  const uint8_t* weights = walk.weights;
+  const uint8_t* scales = walk.scales;
+  const uint8_t* x = walk.x;
+  const int64_t halves = 2 * walk.blocks;
+  const int64_t halves_per_group = Scales::kEveryHalf ? 1 : walk.group / kScaleBlock;
+  sums.clear();
+  for (int64_t half = 0; half < halves;) {
+    Sums<V, panels, tokens> part;
+    part.clear();
+    const int64_t end = half + halves_per_group < halves ? half + halves_per_group : halves;
+    for (; half < end; ++half) {
+      add(weights, x, part);
+      weights += half_bytes;
+      x += half % 2 == 0 ? token_bytes / 2 : walk.x_stride - token_bytes / 2;
+    }
+    for (int p = 0; p < panels; ++p) {
+      const auto scale = Scales::load(scales + p * walk.panel_stride);
+      __builtin_prefetch(scales + p * walk.panel_stride + kScaleFetchAhead);
+      for (int t = 0; t < tokens; ++t) sums.v[p][t] = V::fma(part.v[p][t], scale, sums.v[p][t]);
+    }
+    scales += Scales::kStep;
+  }
+}
 
 }  // namespace levin::runtime::cpu
