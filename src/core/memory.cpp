@@ -1,5 +1,7 @@
 #include "core/memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -16,8 +18,7 @@ std::optional<int64_t> number_in(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// What a control group may still take. Its page cache counts as taken, though the kernel would drop
-// it: `reclaimable` names the line of memory.stat that says how much that is.
+// What a control group may still take, its page cache included, which the kernel would drop.
 std::optional<int64_t> left_in_group(const std::filesystem::path& folder, const char* limit_file,
                                      const char* usage_file) {
   const auto limit = number_in(folder / limit_file);
@@ -50,6 +51,10 @@ int64_t available_memory_bytes(const std::filesystem::path& root) {
     if (left && (available == 0 || *left < available)) available = *left;
   }
   return available;
+}
+
+std::string gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
 }
 
 }  // namespace levin

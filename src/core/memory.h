@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace levin {
 
@@ -10,5 +11,8 @@ namespace levin {
 // the limit of its control group leaves less (containers). 0 when nobody tells, else at least 1.
 // `root`: of /proc and /sys.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
+
+// "18.42 GB"
+std::string gigabytes(int64_t bytes);
 
 }  // namespace levin

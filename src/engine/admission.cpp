@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/plural.h"
 
 namespace levin::engine {
@@ -59,9 +60,6 @@ SlotBytes slot_bytes(const model::Config& config, const runtime::Options& option
 
 int64_t memory_for_slots(int64_t weights_bytes, int64_t available_bytes) {
   if (weights_bytes >= available_bytes) {
-    const auto gigabytes = [](int64_t bytes) {
-      return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
-    };
     throw Error({.what = "not enough memory for the weights",
                  .where = "CPU",
                  .expected = gigabytes(weights_bytes),

@@ -252,8 +252,6 @@ runtime::SsmCacheDType ssm_cache_dtype(const model::Model& model, const LoadOpti
        .hint = "choose one with --mamba-ssm-cache-dtype"});
 }
 
-}  // namespace
-
 // Bytes for the slots; 0: any.
 int64_t slot_memory(const model::Model& model, const LoadOptions& options) {
   if (!options.slots_from_free_memory) return options.slot_memory_bytes;
@@ -265,6 +263,8 @@ int64_t slot_memory(const model::Model& model, const LoadOptions& options) {
   }
   return memory_for_slots(weights, available);
 }
+
+}  // namespace
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& folder,
                                     const LoadOptions& options) {

@@ -1,20 +1,14 @@
 #include "runtime/cpu/memory_plan.h"
 
-#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <string>
-
 #include "core/error.h"
+#include "core/memory.h"
 
 namespace levin::runtime::cpu {
 namespace {
 
 constexpr int64_t kWorthALine = int64_t{1} << 30;
-
-std::string gigabytes(int64_t bytes) {
-  return fmt::format("{:.2f} GB", static_cast<double>(bytes) * 1e-9);
-}
 
 }  // namespace
 
