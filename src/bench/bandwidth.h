@@ -31,8 +31,7 @@ std::size_t affordable(std::size_t bytes, int64_t available);
 // Every thread reads its own share, touched first by itself, front to back in 1, 2, 4 or 8
 // interleaved streams with the widest loads the processor has. A buffer of at least a few times the
 // last-level cache measures memory, a smaller one the cache. Reads no more than the machine can
-// afford, and says so. Throws Error (ExitCode::kMachine) when
-// the buffer cannot be allocated.
+// afford, and says so. Throws Error (ExitCode::kMachine) when the buffer cannot be allocated.
 Bandwidth measure_read_bandwidth(const BandwidthOptions& options);
 
 // Of a buffer of at least 512 MiB and four times the largest cache: memory, whatever the machine.

@@ -1,7 +1,6 @@
 #include "bench/neighbours.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,28 +9,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/thread_team.h"
+
 namespace levin::bench {
 namespace {
-
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
-}
-
-double own_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 CoreSeconds seconds_of(const std::vector<int>& cores) {
   std::ifstream stat("/proc/stat");
@@ -58,22 +39,35 @@ CoreSeconds core_seconds(std::istream& stat, const std::vector<int>& cores,
   return sum;
 }
 
+double own_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+Neighbours neighbours_in(double core_seconds, const CoreSeconds& work, double own) {
+  if (core_seconds <= 0) return {};
+  return {.others = std::clamp((work.busy - own) / core_seconds, 0.0, 1.0),
+          .host = std::clamp(work.stolen / core_seconds, 0.0, 1.0)};
+}
+
 std::string to_text(const Neighbours& neighbours) {
   return fmt::format("other processes took {:.0f} % of the cores, the host {:.0f} %",
                      neighbours.others * 100, neighbours.host * 100);
 }
 
 NeighbourWatch::NeighbourWatch()
-    : cores_(usable_cores()), all_(seconds_of(cores_)), own_(own_seconds()) {}
+    : cores_(usable_cores()), all_(seconds_of(cores_)), own_(own_cpu_seconds()) {}
 
 Neighbours NeighbourWatch::so_far() const {
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const double time = elapsed * static_cast<double>(cores_.size());
-  if (time <= 0) return {};
   const CoreSeconds now = seconds_of(cores_);
-  const double others = now.busy - all_.busy - (own_seconds() - own_);
-  return {.others = std::clamp(others / time, 0.0, 1.0),
-          .host = std::clamp((now.stolen - all_.stolen) / time, 0.0, 1.0)};
+  return neighbours_in(elapsed * static_cast<double>(cores_.size()),
+                       {.busy = now.busy - all_.busy, .stolen = now.stolen - all_.stolen},
+                       own_cpu_seconds() - own_);
 }
 
 void NeighbourWatch::warn(const char* what) const {

@@ -20,12 +20,17 @@ struct CoreSeconds {
 CoreSeconds core_seconds(std::istream& stat, const std::vector<int>& cores,
                          double ticks_per_second);
 
+// Seconds that this process has worked, on any core.
+double own_cpu_seconds();
+
 // Shares of the cores' time.
 struct Neighbours {
   double others = 0;  // other processes
   double host = 0;    // taken by the hypervisor
   bool noticeable() const { return others > 0.05 || host > 0.05; }
 };
+// Of `core_seconds` in all, in which the cores did `work` and this process `own` of it.
+Neighbours neighbours_in(double core_seconds, const CoreSeconds& work, double own);
 // "other processes took 34 % of the cores, the host 0 %"
 std::string to_text(const Neighbours& neighbours);
 

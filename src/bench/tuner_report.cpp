@@ -1,7 +1,6 @@
 // Text and JSON of bench/tuner.h.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "bench/timing.h"
@@ -51,16 +50,14 @@ std::string to_text(const TuneResult& result) {
                    interval(trial.over_control), std::string(name_of(trial.verdict))});
   }
   std::string text = table.to_string() + '\n';
-  const std::vector<double>& control = result.control_timing.tpot;
-  if (!control.empty()) {
-    const auto [least, most] = std::minmax_element(control.begin(), control.end());
-    if (*most > kTolerableNoise * *least) {
+  if (!result.control_timing.tpot.empty()) {
+    const Spread control = spread_of(result.control_timing.tpot);
+    if (control.max > kTolerableNoise * control.min) {
       text += fmt::format(
           "THE MACHINE WAS BUSY: the control took up to {:.1f} times as long in another round. "
-          "What "
-          "is\nbest beside other work, threads above all, need not be when it is quiet; run again "
-          "then.\n\n",
-          *most / *least);
+          "What is\nbest beside other work, threads above all, need not be when it is quiet; run "
+          "again then.\n\n",
+          control.max / control.min);
     }
   }
   for (const TuneTrial& trial : result.trials) {

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
+#include <fstream>
 #include <sstream>
-#include <thread>
+
+#include "core/thread_team.h"
 
 namespace levin::bench {
 namespace {
@@ -32,18 +32,19 @@ TEST(Neighbours, AddUpTheCoresAskedFor) {
 
 // What this process does itself is nobody else's work.
 TEST(Neighbours, DoNotCountThisProcess) {
-  std::atomic<bool> stop{false};
-  const NeighbourWatch watch;
-  std::thread worker([&] {
-    while (!stop) continue;
-  });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
-  while (std::chrono::steady_clock::now() < end) continue;
-  const Neighbours busy = watch.so_far();
-  stop = true;
-  worker.join();
-  EXPECT_GE(busy.others, 0);
-  EXPECT_LE(busy.others + busy.host, 1.05);
+  const Neighbours some = neighbours_in(4, {.busy = 3, .stolen = 0.5}, 2);
+  EXPECT_DOUBLE_EQ(some.others, 0.25);
+  EXPECT_DOUBLE_EQ(some.host, 0.125);
+  // Clocks of different grain.
+  EXPECT_EQ(neighbours_in(4, {.busy = 2, .stolen = 0}, 2.01).others, 0);
+  EXPECT_EQ(neighbours_in(0, {.busy = 2, .stolen = 1}, 0).host, 0);
+}
+
+TEST(Neighbours, KnowTheWorkOfThisProcess) {
+  const double before = own_cpu_seconds();
+  while (own_cpu_seconds() - before < 0.02) continue;
+  std::ifstream stat("/proc/stat");
+  EXPECT_GT(core_seconds(stat, usable_cores(), 100).busy, 0);
 }
 
 TEST(Neighbours, AreNamedWhenTheyMatter) {

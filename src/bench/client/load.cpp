@@ -1,7 +1,6 @@
 #include "bench/client/load.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "bench/client/answer.h"
 #include "bench/client/curl_handle.h"
 #include "bench/client/sse.h"
+#include "bench/neighbours.h"
 
 namespace levin::bench::client {
 namespace {
@@ -21,15 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kKeptErrorBytes = 4096;
 constexpr int kOk = 200;
 constexpr long kMostConnections = 65536;
-
-double cpu_seconds() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 struct MultiDeleter {
   void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
@@ -145,7 +136,7 @@ class LoadClient::Run {
 
   LoadResult run() {
     result_.records.resize(plan_.requests.size());
-    const double cpu_before = cpu_seconds();
+    const double cpu_before = own_cpu_seconds();
     while (next_ < plan_.requests.size() || !flights_.empty()) {
       send_due();
       int running = 0;
@@ -153,7 +144,7 @@ class LoadClient::Run {
       if (collect()) continue;  // their places are free
       curl_multi_poll(connections_.multi.get(), nullptr, 0, patience(), nullptr);
     }
-    result_.client_cpu_seconds = cpu_seconds() - cpu_before;
+    result_.client_cpu_seconds = own_cpu_seconds() - cpu_before;
     return std::move(result_);
   }
 
