@@ -85,6 +85,10 @@ std::optional<int> cuda_device(const EngineFlags& flags) {
 void choose_device(const EngineFlags& flags, engine::LoadOptions& options) {
   const std::optional<int> device = cuda_device(flags);
   if (!device) return;
+  if (flags.pin_threads) {
+    bad_device(flags, "--pin-threads binds threads of the CPU runtimes, and a CUDA device has none",
+               ExitCode::kBadInput, "leave --pin-threads out, or give --device cpu");
+  }
   if (flags.runtime == "reference") {
     bad_device(flags, "the reference runtime is for the CPU", ExitCode::kBadInput);
   }
@@ -205,6 +209,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   auto* seqs = command.add_option("--max-num-seqs", flags.max_num_seqs, "Sequences run at once");
   auto* threads =
       command.add_option("--threads", flags.threads, "CPU threads (default: all usable cores)");
+  command.add_flag("--pin-threads,!--no-pin-threads", flags.pin_threads,
+                   "Keep each of them on a core of its own (default: the kernel moves them)");
   command.add_option("--seed", flags.seed, "Seed of sampling and stochastic rounding")
       ->check(unsigned_64());
   command.add_option("--speculative-config", flags.speculative_config,
@@ -241,6 +247,7 @@ engine::LoadOptions load_options(const EngineFlags& flags) {
   options.runtime.max_model_len = flags.max_model_len;
   options.runtime.max_num_seqs = flags.max_num_seqs;
   options.runtime.threads = flags.threads;
+  options.runtime.pin_threads = flags.pin_threads;
   options.runtime.seed = flags.seed;
   choose_device(flags, options);
   return options;

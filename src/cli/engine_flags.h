@@ -23,6 +23,7 @@ struct EngineFlags {
   int64_t max_model_len = 0;
   int max_num_seqs = 1;
   int threads = 0;
+  bool pin_threads = false;
   uint64_t seed = 0;
   std::optional<std::string> speculative_config;
   // Of a profile, where the number of drafts is chosen round by round.

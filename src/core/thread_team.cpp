@@ -1,6 +1,7 @@
 #include "core/thread_team.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -139,20 +140,53 @@ void SpinBarrier::wait() {
   wait_for_change(phase_, phase);
 }
 
-ThreadTeam::ThreadTeam(int size) : size_(std::max(size, 1)), barrier_(size_) {
+ThreadTeam::ThreadTeam(int size, bool pinned) : size_(std::max(size, 1)), barrier_(size_) {
+  try {
+    start_threads();
+    if (pinned) pin_threads();
+  } catch (const Error&) {
+    stop();
+    throw;
+  }
+}
+
+void ThreadTeam::start_threads() {
   threads_.reserve(static_cast<std::size_t>(size_));
   try {
     for (int thread = 1; thread < size_; ++thread) {
       threads_.emplace_back([this, thread] { worker(thread); });
     }
   } catch (const std::system_error& error) {
-    stop();
     throw Error({.what = "cannot start the threads asked for",
                  .where = "--threads",
                  .expected = std::to_string(size_),
                  .found = error.code().message() + " after " + std::to_string(threads_.size() + 1),
                  .hint = "ask for fewer",
                  .exit_code = ExitCode::kMachine});
+  }
+}
+
+void ThreadTeam::pin_threads() {
+  const auto refuse = [](std::string expected, std::string found) {
+    throw Error({.what = "cannot bind a thread to a core",
+                 .where = "--pin-threads",
+                 .expected = std::move(expected),
+                 .found = std::move(found),
+                 .hint = "leave it out, or give --no-pin-threads beside a profile",
+                 .exit_code = ExitCode::kMachine});
+  };
+  const std::vector<int> cores = usable_cores();
+  if (cores.empty()) refuse("cores to choose from", "a kernel that does not tell them");
+  for (int thread = 1; thread < size_; ++thread) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const int core = core_of(thread, cores);
+    CPU_SET(static_cast<std::size_t>(core), &set);
+    std::thread& bound = threads_[static_cast<std::size_t>(thread - 1)];
+    const int error = pthread_setaffinity_np(bound.native_handle(), sizeof(set), &set);
+    if (error != 0) {
+      refuse("core " + std::to_string(core), std::generic_category().message(error));
+    }
   }
 }
 
@@ -206,6 +240,10 @@ std::vector<int> usable_cores() {
     if (CPU_ISSET(core, &set)) cores.push_back(core);
   }
   return cores;
+}
+
+int core_of(int thread, const std::vector<int>& cores) {
+  return cores[static_cast<std::size_t>(thread) % cores.size()];
 }
 
 int available_cores() {

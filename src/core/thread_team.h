@@ -33,8 +33,11 @@ class SpinBarrier {
 
 class ThreadTeam {
  public:
-  // `size` threads take part in every run, the caller among them. At least 1.
-  explicit ThreadTeam(int size);
+  // `size` threads take part in every run, the caller among them. At least 1. `pinned`: each but
+  // the caller stays on a core of its own (core_of()), so that none of them ever shares one or
+  // leaves its memory; the caller, whose affinity is its owner's, has the core that is left. Throws
+  // Error when the machine has no more threads, or does not let them be bound.
+  explicit ThreadTeam(int size, bool pinned = false);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -58,6 +61,8 @@ class ThreadTeam {
   using Task = void (*)(void* context, int thread);
   void start_and_wait();
   void worker(int thread);
+  void start_threads();
+  void pin_threads();
   // Ends and joins the threads.
   void stop();
 
@@ -82,5 +87,8 @@ Range share(int64_t count, int part, int parts, int64_t grain = 1);
 std::vector<int> usable_cores();
 // Their number, at least 1.
 int available_cores();
+// Which of `cores` a pinned thread of a team stays on: the first is the caller's, and where there
+// are more threads than cores they begin again. `cores` is not empty.
+int core_of(int thread, const std::vector<int>& cores);
 
 }  // namespace levin

@@ -47,6 +47,7 @@ struct Options {
   int philox_rounds = 10;            // 5 or 10
   uint64_t seed = 0;                 // of stochastic rounding
   int threads = 0;                   // 0: all cores of the affinity mask
+  bool pin_threads = false;          // each to a core of its own (core/thread_team.h)
   bool mtp = true;                   // allocate the draft head's cache, allow draft()
   // Fills the memory of a slot with NaN before each use of it, to show that nothing stale is read.
   // For tests; by the runtimes that have snapshots.

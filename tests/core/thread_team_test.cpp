@@ -107,6 +107,29 @@ TEST(ThreadTeamTest, ResultsAreVisibleAfterRun) {
   }
 }
 
+TEST(ThreadTeamTest, PinnedThreadsStayOnCoresOfTheirOwn) {
+  const std::vector<int> cores = usable_cores();
+  ASSERT_FALSE(cores.empty());
+  for (const bool pinned : {true, false}) {
+    ThreadTeam team(3, pinned);
+    std::vector<std::vector<int>> allowed(3);
+    team.run([&](int thread) { allowed[static_cast<std::size_t>(thread)] = usable_cores(); });
+    EXPECT_EQ(allowed[0], cores);  // the caller's affinity is not the team's
+    for (int thread = 1; thread < 3; ++thread) {
+      const std::vector<int> own = {core_of(thread, cores)};
+      EXPECT_EQ(allowed[static_cast<std::size_t>(thread)], pinned ? own : cores) << thread;
+    }
+  }
+  EXPECT_EQ(usable_cores(), cores);  // nor is it afterwards
+}
+
+TEST(Cores, OfPinnedThreadsAreAllDifferentWhileThereAreAny) {
+  EXPECT_EQ(core_of(1, {2, 5, 7}), 5);
+  EXPECT_EQ(core_of(2, {2, 5, 7}), 7);
+  EXPECT_EQ(core_of(3, {2, 5, 7}), 2);
+  EXPECT_EQ(core_of(1, {4}), 4);
+}
+
 TEST(Share, PartitionsEveryCount) {
   for (const int64_t count : {0, 1, 5, 16, 17, 1000}) {
     for (const int parts : {1, 2, 3, 8}) {

@@ -108,7 +108,7 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
     : model_(std::move(model)),
       isa_(isa),
       options_(resolve_options(checked(model_), options)),
-      team_(options_.threads),
+      team_(options_.threads, options_.pin_threads),
       weights_(*model_, options_.mtp, kernels(isa).integer_products),
       work_(model_->config, options_, weights_, rows_of(options_)),
       state_(model_->config, options_),
@@ -129,8 +129,8 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
 }
 
 std::string CpuRuntime::description() const {
-  return fmt::format("fast CPU runtime: {}, {} thread{}", name_of(isa_), team_.size(),
-                     team_.size() == 1 ? "" : "s");
+  return fmt::format("fast CPU runtime: {}, {} thread{}{}", name_of(isa_), team_.size(),
+                     team_.size() == 1 ? "" : "s", options_.pin_threads ? ", pinned" : "");
 }
 
 int64_t CpuRuntime::memory_bytes() const {

@@ -97,7 +97,7 @@ ReferenceRuntime::ReferenceRuntime(std::shared_ptr<const model::Model> model,
                                    const Options& options)
     : model_(std::move(model)),
       options_(resolve_options(*model_, options)),
-      team_(options_.threads),
+      team_(options_.threads, options_.pin_threads),
       linears_(*model_, team_, std::max(options_.max_extend_tokens + 1, options_.max_num_seqs)),
       context_{model_->config, options_, team_, linears_,
                std::max(options_.max_extend_tokens + 1, options_.max_num_seqs)},
@@ -131,7 +131,8 @@ ReferenceRuntime::ReferenceRuntime(std::shared_ptr<const model::Model> model,
 }
 
 std::string ReferenceRuntime::description() const {
-  return "reference runtime: float32, " + counted(int64_t{team_.size()}, "thread");
+  return "reference runtime: float32, " + counted(int64_t{team_.size()}, "thread") +
+         (options_.pin_threads ? ", pinned" : "");
 }
 
 std::vector<PlanEntry> ReferenceRuntime::plan() const {
