@@ -54,6 +54,10 @@ void note_crowd(Clock::time_point at) {
   crowded_until.store(now + length, std::memory_order_relaxed);
 }
 
+bool is_crowded(Clock::time_point now) {
+  return now.time_since_epoch().count() < crowded_until.load(std::memory_order_relaxed);
+}
+
 // A thread's own account.
 struct Account {
   // The last look: when it was, the thread's time on a core then, time asleep since.
@@ -65,6 +69,12 @@ struct Account {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+  }
+  // What the thread did until now says nothing: it may have waited for something else.
+  void restart() {
+    looked = Clock::now();
+    ran = cpu_time();
+    asleep = {};
   }
   // Tells everybody when the thread could not run for a good part of its time. A system call: for
   // those who have waited in vain or made others wait.
@@ -96,9 +106,7 @@ long futex(const std::atomic<uint32_t>& value, int operation, uint32_t argument)
 
 void wait_for_change(const SleepCounter& value, uint32_t old) {
   const Clock::time_point begin = Clock::now();
-  const bool crowded =
-      begin.time_since_epoch().count() < crowded_until.load(std::memory_order_relaxed);
-  const auto longest = crowded ? kLeastSpinning : kMostSpinning;
+  const auto longest = is_crowded(begin) ? kLeastSpinning : kMostSpinning;
   do {
     for (int spin = 0; spin < kSpinsBetweenLooksAtClock; ++spin) {
       if (value.count.load(std::memory_order_acquire) != old) return;
@@ -119,22 +127,31 @@ void wait_for_change(const SleepCounter& value, uint32_t old) {
   own.asleep += Clock::now() - to_bed;
 }
 
-// Wakes who sleeps, if anybody does. After a change in sequentially consistent order: either this
-// sees the sleeper, or the sleeper sees the change.
-void wake(const SleepCounter& value) {
-  if (value.sleepers.load(std::memory_order_seq_cst) == 0) return;
+// Wakes who sleeps; false when nobody does. After a change in sequentially consistent order: either
+// this sees the sleeper, or the sleeper sees the change.
+bool wake(const SleepCounter& value) {
+  if (value.sleepers.load(std::memory_order_seq_cst) == 0) return false;
   futex(value.count, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max());
-  account().look();  // whether this thread made others wait because it could not run
+  return true;
+}
+
+// The same by whoever may have made others wait because it could not run.
+void wake_late(const SleepCounter& value) {
+  if (wake(value)) account().look();
 }
 
 }  // namespace
+
+bool threads_crowded() {
+  return is_crowded(Clock::now());
+}
 
 void SpinBarrier::wait() {
   const uint32_t phase = phase_.count.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == participants_) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.count.store(phase + 1, std::memory_order_seq_cst);
-    wake(phase_);
+    wake_late(phase_);
     return;
   }
   wait_for_change(phase_, phase);
@@ -204,7 +221,8 @@ void ThreadTeam::stop() {
 void ThreadTeam::start_and_wait() {
   running_.count.store(static_cast<uint32_t>(size_ - 1), std::memory_order_relaxed);
   generation_.count.fetch_add(1, std::memory_order_seq_cst);
-  wake(generation_);
+  // Between runs the caller may sleep, for want of work.
+  if (wake(generation_)) account().restart();
   task_(context_, 0);
   for (uint32_t left = running_.count.load(std::memory_order_acquire); left != 0;
        left = running_.count.load(std::memory_order_acquire)) {
@@ -220,7 +238,7 @@ void ThreadTeam::worker(int thread) {
     if (stop_.load(std::memory_order_relaxed)) return;
     task_(context_, thread);
     running_.count.fetch_sub(1, std::memory_order_seq_cst);
-    wake(running_);
+    wake_late(running_);
   }
 }
 

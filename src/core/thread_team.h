@@ -76,6 +76,10 @@ class ThreadTeam {
   void* context_ = nullptr;
 };
 
+// Whether threads of this process were found, lately, to keep each other or other programs waiting
+// for cores: then those that wait sleep soon.
+bool threads_crowded();
+
 // Contiguous share of `count` items for `part` of `parts`, sizes differing by at most one `grain`.
 struct Range {
   int64_t begin;

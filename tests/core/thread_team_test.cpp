@@ -98,6 +98,20 @@ TEST(ThreadTeamTest, WhoeverIsLateWakesTheOthers) {
   EXPECT_EQ(arrived.load(), 3 * 6 * 20);
 }
 
+// A server between requests. Threads that think themselves crowded take several times as long.
+TEST(ThreadTeamTest, ACallerThatSleepsBetweenRunsIsNotCrowded) {
+  ThreadTeam team(2);
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds{5}); };
+  int crowded = 0;
+  constexpr int kTries = 40;  // other programs may crowd some of them
+  for (int i = 0; i < kTries; ++i) {
+    pause();
+    team.run([](int) {});
+    crowded += threads_crowded() ? 1 : 0;
+  }
+  EXPECT_LT(crowded, kTries);
+}
+
 TEST(ThreadTeamTest, ResultsAreVisibleAfterRun) {
   ThreadTeam team(3);
   for (int round = 0; round < 500; ++round) {
