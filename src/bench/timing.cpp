@@ -1,6 +1,8 @@
 #include "bench/timing.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace levin::bench {
 namespace {
@@ -33,6 +35,15 @@ void run_once(const Contender& contender, const Prompt& prompt, const TimingOpti
   round.decode_tokens += static_cast<int64_t>(result.tokens.size()) - 1;
   timing.speculation.add(result.speculation);
   timing.outputs.push_back(std::move(result.tokens));
+}
+
+// Threads spin for a while when their work is done. Where another engine's are woken meanwhile, two
+// of them are put on one core and slow each other down for long: the system only moves threads that
+// are busy all the time.
+void let_threads_sleep(const engine::Engine* next, const engine::Engine*& running) {
+  constexpr std::chrono::milliseconds kLongerThanSpinning{1};
+  if (running != nullptr && running != next) std::this_thread::sleep_for(kLongerThanSpinning);
+  running = next;
 }
 
 std::vector<double> map(const std::vector<double>& values, double (*function)(double, double),
@@ -74,6 +85,7 @@ std::vector<ContenderTiming> time_contenders(std::span<const Contender> contende
     timings[c].name = contenders[c].name;
     timings[c].prompt_tokens = static_cast<double>(workload.prompt_tokens()) / prompts;
   }
+  const engine::Engine* running = nullptr;
   for (int r = -options.warm_up; r < options.rounds; ++r) {
     std::vector<Round> rounds(contenders.size());
     for (ContenderTiming& timing : timings) {
@@ -83,6 +95,7 @@ std::vector<ContenderTiming> time_contenders(std::span<const Contender> contende
     for (const Prompt& prompt : workload.prompts) {
       for (std::size_t i = 0; i < contenders.size(); ++i) {
         const std::size_t c = r % 2 == 0 ? i : contenders.size() - 1 - i;
+        let_threads_sleep(contenders[c].engine, running);
         run_once(contenders[c], prompt, options, rounds[c], timings[c]);
         if (on_run) on_run();
       }
