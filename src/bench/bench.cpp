@@ -1,6 +1,5 @@
 #include "bench/bench.h"
 
-#include "bench/neighbours.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "engine/self_test.h"
@@ -56,7 +55,8 @@ BenchReport run_bench(engine::Engine& engine, const BenchOptions& options) {
   const NeighbourWatch watch;
   std::vector<ContenderTiming> timings =
       time_contenders(contenders, report.workload, options.timing, [&] { progress.advance(1); });
-  watch.warn("the timing");
+  const Spread tpot = spread_of(timings[0].tpot);
+  report.disturbance = {.neighbours = watch.so_far(), .noise = tpot.max / tpot.min};
 
   // The context in the middle of an average output.
   const auto prompts = static_cast<int64_t>(report.workload.prompts.size());

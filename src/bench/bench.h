@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bench/bandwidth.h"
+#include "bench/neighbours.h"
 #include "bench/prediction.h"
 #include "bench/timing.h"
 
@@ -32,6 +33,7 @@ struct BenchReport {
   Bandwidth at_model_size;              // of a buffer as large as what one token reads
   Prediction control_prediction;
   ContenderTiming control;  // speculation off
+  Disturbance disturbance;  // noise: of the control
   std::optional<Prediction> speculating_prediction;
   std::optional<ContenderTiming> speculating;
 

@@ -97,12 +97,9 @@ std::string to_text(const BenchReport& report) {
   }
   text += table.to_string() + '\n';
 
-  const Spread tpot = report.control.tpot_ms();
-  if (tpot.max > kTolerableNoise * tpot.min) {
-    text += fmt::format(
-        "THE MACHINE WAS BUSY: the same work took up to {:.1f} times as long in another round. Do "
-        "not\ntrust the speeds; run again when it is quiet.\n",
-        tpot.max / tpot.min);
+  if (report.disturbance.noticeable()) {
+    text +=
+        to_text(report.disturbance) + "\nDo not trust the speeds; run again when it is quiet.\n";
   }
   const double bytes = report.control_prediction.bytes_per_token;
   text += fmt::format(
@@ -170,6 +167,7 @@ Json to_json(const BenchReport& report) {
                  {"rounds", report.timing.rounds},
                  {"warm_up", report.timing.warm_up},
                  {"hash", report.workload.hash}}},
+               {"machine_was_busy", to_json(report.disturbance)},
                {"decode", std::move(decode)},
                {"prefill",
                 {{"tokens_per_second", report.control.prefill_tokens_per_second().median},

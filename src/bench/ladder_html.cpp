@@ -8,6 +8,7 @@
 #include "bench/bench.h"
 #include "bench/html.h"
 #include "bench/ladder.h"
+#include "bench/neighbours.h"
 #include "core/plural.h"
 
 namespace levin::bench {

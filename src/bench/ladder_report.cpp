@@ -9,6 +9,7 @@
 
 #include "bench/bench.h"
 #include "bench/ladder.h"
+#include "bench/neighbours.h"
 #include "core/plural.h"
 #include "evaluate/more_samples.h"
 #include "evaluate/table.h"

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/thread_team.h"
@@ -57,6 +58,25 @@ Neighbours neighbours_in(double core_seconds, const CoreSeconds& work, double ow
 std::string to_text(const Neighbours& neighbours) {
   return fmt::format("other processes took {:.0f} % of the cores, the host {:.0f} %",
                      neighbours.others * 100, neighbours.host * 100);
+}
+
+bool Disturbance::noticeable() const {
+  return neighbours.noticeable() || noise > kTolerableNoise;
+}
+
+std::string to_text(const Disturbance& disturbance) {
+  if (!disturbance.noticeable()) return {};
+  std::string text = "THE MACHINE WAS BUSY: ";
+  if (disturbance.neighbours.noticeable()) text += to_text(disturbance.neighbours) + "; ";
+  return text + fmt::format("the same work took up to {:.1f} times as long in another round.",
+                            disturbance.noise);
+}
+
+nlohmann::ordered_json to_json(const Disturbance& disturbance) {
+  return {{"noticeable", disturbance.noticeable()},
+          {"other_processes_share", disturbance.neighbours.others},
+          {"host_share", disturbance.neighbours.host},
+          {"slowest_over_fastest", disturbance.noise}};
 }
 
 NeighbourWatch::NeighbourWatch()

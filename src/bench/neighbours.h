@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <istream>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,23 @@ struct Neighbours {
 Neighbours neighbours_in(double core_seconds, const CoreSeconds& work, double own);
 // "other processes took 34 % of the cores, the host 0 %"
 std::string to_text(const Neighbours& neighbours);
+
+// When the time of the same work differs by more than this factor, the machine was busy with
+// something else, and the figures of speed say little.
+inline constexpr double kTolerableNoise = 1.3;
+
+// What says that figures are of a busy machine: who else worked, and by how much the same work
+// differed from round to round.
+struct Disturbance {
+  Neighbours neighbours;
+  double noise = 1;  // the longest time of the same work over the shortest
+  bool noticeable() const;
+};
+// One statement, whichever of the two shows it: "THE MACHINE WAS BUSY: other processes took 34 % of
+// the cores, the host 0 %; the same work took up to 2.0 times as long in another round." Empty when
+// nothing does.
+std::string to_text(const Disturbance& disturbance);
+nlohmann::ordered_json to_json(const Disturbance& disturbance);
 
 // Watches the cores that this process may run on, from its construction on.
 class NeighbourWatch {

@@ -59,6 +59,17 @@ std::string text(const nlohmann::json& json, const std::filesystem::path& file, 
   return found->get<std::string>();
 }
 
+// Nothing where the device of the profile left no choice: the key is absent or null.
+std::optional<bool> choice(const nlohmann::json& json, const std::filesystem::path& file,
+                           const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  if (!found->is_boolean()) {
+    fail(file, fmt::format("a profile's {} is wrong", key), "true, false or null", found->dump());
+  }
+  return found->get<bool>();
+}
+
 // A setting that this levin does not know must not pass for one that it heeds.
 void refuse_unknown(const nlohmann::json& json, const std::filesystem::path& file,
                     const std::string& place, std::initializer_list<std::string_view> known) {
@@ -128,9 +139,10 @@ TuneProfile read_profile(const std::filesystem::path& file) {
   const nlohmann::json& settings = json.at("settings");
   refuse_unknown(json, file, "",
                  {kVersionKey, "levin", "model", "folder", "device", "settings", "measured"});
-  refuse_unknown(settings, file, "settings.",
-                 {"threads", "kv_cache_dtype", "mamba_ssm_cache_dtype", "num_speculative_tokens",
-                  "draft_vocab_size"});
+  refuse_unknown(
+      settings, file, "settings.",
+      {"threads", "pin_threads", "kv_cache_dtype", "mamba_ssm_cache_dtype",
+       "num_speculative_tokens", "draft_vocab_size", "device_rounds", "enable_prefix_caching"});
   using Kv = runtime::KvCacheDType;
   using Ssm = runtime::SsmCacheDType;
   return {
@@ -139,12 +151,15 @@ TuneProfile read_profile(const std::filesystem::path& file) {
       .folder = text(json, file, "folder"),
       .device = text(json, file, "device"),
       .setting = {.threads = integer(settings, file, "threads", 0, 1024),
+                  .pin_threads = choice(settings, file, "pin_threads").value_or(false),
                   .kv = one_of(settings, file, "kv_cache_dtype", {Kv::kBf16, Kv::kFp8}),
                   .ssm = one_of(settings, file, "mamba_ssm_cache_dtype", {Ssm::kF32, Ssm::kF16}),
                   .drafts = integer(settings, file, "num_speculative_tokens", 0, 7),
                   .draft_vocab = settings.contains("draft_vocab_size")
                                      ? integer(settings, file, "draft_vocab_size", 0, 1 << 24)
-                                     : 0}};
+                                     : 0,
+                  .device_rounds = choice(settings, file, "device_rounds"),
+                  .prefix_cache = choice(settings, file, "enable_prefix_caching")}};
 }
 
 void require_made_for(const TuneProfile& profile, const std::filesystem::path& file,

@@ -37,15 +37,6 @@ void run_once(const Contender& contender, const Prompt& prompt, const TimingOpti
   timing.outputs.push_back(std::move(result.tokens));
 }
 
-// Threads spin for a while when their work is done. Where another engine's are woken meanwhile, two
-// of them are put on one core and slow each other down for long: the system only moves threads that
-// are busy all the time.
-void let_threads_sleep(const engine::Engine* next, const engine::Engine*& running) {
-  constexpr std::chrono::milliseconds kLongerThanSpinning{1};
-  if (running != nullptr && running != next) std::this_thread::sleep_for(kLongerThanSpinning);
-  running = next;
-}
-
 std::vector<double> map(const std::vector<double>& values, double (*function)(double, double),
                         double parameter) {
   std::vector<double> result;
@@ -108,6 +99,12 @@ std::vector<ContenderTiming> time_contenders(std::span<const Contender> contende
     }
   }
   return timings;
+}
+
+void let_threads_sleep(const engine::Engine* next, const engine::Engine*& running) {
+  constexpr std::chrono::milliseconds kLongerThanSpinning{1};
+  if (running != nullptr && running != next) std::this_thread::sleep_for(kLongerThanSpinning);
+  running = next;
 }
 
 Spread speedup(const ContenderTiming& timing, const ContenderTiming& control) {

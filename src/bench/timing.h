@@ -27,10 +27,6 @@ struct TimingOptions {
   int warm_up = 1;  // rounds that are not counted
 };
 
-// When TPOT of the same work differs by more than this factor, the machine was busy with something
-// else, and the figures of speed say little.
-inline constexpr double kTolerableNoise = 1.3;
-
 // A way to generate. With speculation its control is the contender of the same engine without.
 struct Contender {
   std::string name;
@@ -57,6 +53,12 @@ struct ContenderTiming {
 std::vector<ContenderTiming> time_contenders(std::span<const Contender> contenders,
                                              const Workload& workload, const TimingOptions& options,
                                              const std::function<void()>& on_run = {});
+
+// Threads spin for a while when their work is done. Where another engine's are woken meanwhile, two
+// of them are put on one core and slow each other down for long: the system only moves threads that
+// are busy all the time.
+// So whoever times several in turn calls this before each; `running` is the one before.
+void let_threads_sleep(const engine::Engine* next, const engine::Engine*& running);
 
 // How much faster `timing` decodes than `control`, round by round.
 Spread speedup(const ContenderTiming& timing, const ContenderTiming& control);

@@ -32,12 +32,13 @@ class ModelLab final : public TuneLab {
   void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
   engine::Engine& control_engine() { return *engines_.front().engine; }
   const TuneSetting& control() const { return control_; }
-  // Threads (on the CPU), cache types, drafts (with a draft head): what can be tried with it.
+  // What can be tried with it, and why not what cannot: threads and pinning on the CPU, rounds of a
+  // device that has them, cache types, drafts with a draft head, the prefix cache.
   std::vector<TuneDimension> dimensions() const;
 
   std::optional<std::string> obstacle(const TuneSetting& setting) override;
-  std::vector<TuneTiming> time(std::span<const TuneSetting> settings) override;
-  std::optional<std::string> flaw(const TuneSetting& setting) override;
+  std::vector<TuneTiming> time(TuneWork work, std::span<const TuneSetting> settings) override;
+  TuneQuality quality(const TuneSetting& setting) override;
 
  private:
   struct Loaded {
@@ -46,6 +47,8 @@ class ModelLab final : public TuneLab {
   };
   engine::Engine& engine_for(const TuneSetting& setting);
   void keep_only(std::span<const TuneSetting> settings);
+  std::vector<TuneTiming> time_generation(std::span<const TuneSetting> settings);
+  std::vector<TuneTiming> time_shared_prefix(std::span<const TuneSetting> settings);
   std::vector<evaluate::TokenStream> streams() const;
 
   TuneLabOptions options_;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "bench/spread.h"
+#include "core/plural.h"
+
 namespace levin::bench {
 namespace {
 
@@ -15,7 +18,11 @@ std::string shown(const evaluate::Estimate& speed) {
 }
 
 double median_ms(const std::vector<double>& seconds) {
-  return evaluate::median(seconds) * 1e3;
+  return seconds.empty() ? 0 : evaluate::median(seconds) * 1e3;
+}
+
+const std::vector<double>& judged_by(TuneWork work, const TuneTiming& timing) {
+  return work == TuneWork::kGeneration ? timing.tpot : timing.ttft;
 }
 
 class Tuner {
@@ -31,13 +38,16 @@ class Tuner {
 
  private:
   std::vector<TuneTrial> possible(const TuneDimension& dimension);
-  void time(std::vector<TuneTrial>& trials);
+  std::vector<TuneTiming> time(TuneWork work, const std::vector<TuneSetting>& settings);
+  void time(TuneWork work, std::vector<TuneTrial>& trials);
   void judge(std::vector<TuneTrial>& trials);
   void report(TuneTrial trial);
+  TuneConfirmation confirm(TuneWork work, const TuneSetting& chosen, const TuneSetting& control);
 
   TuneLab& lab_;
   const evaluate::Bootstrap& options_;
   const std::function<void(const TuneTrial&)>& on_trial_;
+  const NeighbourWatch watch_;
   TuneResult result_;
 };
 
@@ -51,6 +61,7 @@ std::vector<TuneTrial> Tuner::possible(const TuneDimension& dimension) {
   for (const auto& set : dimension.values) {
     TuneTrial trial;
     trial.dimension = dimension.name;
+    trial.work = dimension.work;
     trial.setting = result_.best;
     set(trial.setting);
     if (trial.setting == result_.best) continue;
@@ -64,16 +75,24 @@ std::vector<TuneTrial> Tuner::possible(const TuneDimension& dimension) {
   return trials;
 }
 
-void Tuner::time(std::vector<TuneTrial>& trials) {
+// The first of the settings shows how quiet the machine was.
+std::vector<TuneTiming> Tuner::time(TuneWork work, const std::vector<TuneSetting>& settings) {
+  std::vector<TuneTiming> timings = lab_.time(work, settings);
+  const Spread control = spread_of(judged_by(work, timings.front()));
+  result_.disturbance.noise = std::max(result_.disturbance.noise, control.max / control.min);
+  return timings;
+}
+
+void Tuner::time(TuneWork work, std::vector<TuneTrial>& trials) {
   std::vector<TuneSetting> settings = {result_.control};
   if (result_.best != result_.control) settings.push_back(result_.best);
   const std::size_t best = settings.size() - 1;
   for (const TuneTrial& trial : trials) settings.push_back(trial.setting);
-  const std::vector<TuneTiming> timings = lab_.time(settings);
+  const std::vector<TuneTiming> timings = time(work, settings);
   for (std::size_t i = 0; i < trials.size(); ++i) {
     const TuneTiming& timing = timings[best + 1 + i];
-    trials[i].over_control = speed_over(timing, timings.front(), options_);
-    trials[i].over_best = speed_over(timing, timings[best], options_);
+    trials[i].over_control = speed_over(work, timing, timings.front(), options_);
+    trials[i].over_best = speed_over(work, timing, timings[best], options_);
     trials[i].tpot_ms = median_ms(timing.tpot);
     trials[i].ttft_ms = median_ms(timing.ttft);
     trials[i].acceptance_length = timing.acceptance_length;
@@ -91,55 +110,80 @@ void Tuner::judge(std::vector<TuneTrial>& trials) {
     if (speed.high < 1) {
       trial.verdict = TuneVerdict::kSlower;
       trial.why = fmt::format("slower: {} as fast", shown(speed));
-    } else if (speed.low <= 1 || speed.value < 1 + kLeastGain) {
+      continue;
+    }
+    if (speed.low <= 1 || speed.value < 1 + kLeastGain) {
       trial.verdict = TuneVerdict::kNoise;
       trial.why = fmt::format("no difference beyond noise: {} as fast", shown(speed));
-    } else if (kept != nullptr) {
+      continue;
+    }
+    if (kept != nullptr) {
       trial.verdict = TuneVerdict::kBeaten;
       trial.why = fmt::format("{} as fast, but another value is faster", shown(speed));
-    } else if (const auto flaw = lab_.flaw(trial.setting)) {
-      trial.verdict = TuneVerdict::kFlawed;
-      trial.why = fmt::format("{} as fast, but {}", shown(speed), *flaw);
-    } else {
-      trial.verdict = TuneVerdict::kKept;
-      trial.why = fmt::format("{} as fast", shown(speed));
-      kept = &trial;
+      continue;
     }
+    trial.quality = lab_.quality(trial.setting);
+    const std::string& flaw = trial.quality->flaw;
+    trial.verdict = flaw.empty() ? TuneVerdict::kKept : TuneVerdict::kFlawed;
+    trial.why = fmt::format("{} as fast{}{}", shown(speed), flaw.empty() ? "" : ", but ", flaw);
+    if (flaw.empty()) kept = &trial;
   }
   if (kept != nullptr) result_.best = kept->setting;
 }
 
 void Tuner::search(const TuneDimension& dimension) {
+  if (dimension.values.empty()) {
+    result_.untried.push_back(dimension);
+    return;
+  }
   std::vector<TuneTrial> trials = possible(dimension);
   if (trials.empty()) return;
-  time(trials);
+  time(dimension.work, trials);
   judge(trials);
   for (TuneTrial& trial : trials) report(std::move(trial));
 }
 
+TuneConfirmation Tuner::confirm(TuneWork work, const TuneSetting& chosen,
+                                const TuneSetting& control) {
+  TuneConfirmation confirmation;
+  if (chosen == control) return confirmation;
+  std::vector<TuneTiming> timings = time(work, {control, chosen});
+  confirmation.speed = speed_over(work, timings[1], timings[0], options_);
+  confirmation.refuted = confirmation.speed.low <= 1;
+  confirmation.control = std::move(timings[0]);
+  confirmation.chosen = std::move(timings[1]);
+  return confirmation;
+}
+
+// The prefix cache does nothing for a single sequence, so it is confirmed by work of its own.
 TuneResult Tuner::finish() {
-  if (result_.best == result_.control) {
-    result_.confirmed = {1, 1, 1};
-    return std::move(result_);
+  TuneSetting& best = result_.best;
+  const TuneSetting& control = result_.control;
+  TuneSetting without = best;
+  without.prefix_cache = control.prefix_cache;
+  result_.generation = confirm(TuneWork::kGeneration, without, control);
+  if (result_.generation.refuted) {
+    without = control;
+    const std::optional<bool> prefix_cache = best.prefix_cache;
+    best = control;
+    best.prefix_cache = prefix_cache;
   }
-  const std::vector<TuneTiming> timings =
-      lab_.time(std::vector<TuneSetting>{result_.control, result_.best});
-  result_.control_timing = timings[0];
-  result_.best_timing = timings[1];
-  result_.confirmed = speed_over(timings[1], timings[0], options_);
-  result_.refuted = result_.confirmed.low <= 1;
-  if (result_.refuted) result_.best = result_.control;
+  result_.shared_prefix = confirm(TuneWork::kSharedPrefix, best, without);
+  if (result_.shared_prefix.refuted) best = without;
+  result_.disturbance.neighbours = watch_.so_far();
   return std::move(result_);
 }
 
 }  // namespace
 
-evaluate::Estimate speed_over(const TuneTiming& candidate, const TuneTiming& control,
+evaluate::Estimate speed_over(TuneWork work, const TuneTiming& candidate, const TuneTiming& control,
                               const evaluate::Bootstrap& options) {
+  const std::vector<double>& times = judged_by(work, candidate);
+  const std::vector<double>& control_times = judged_by(work, control);
   std::vector<evaluate::Pair> pairs;
-  for (std::size_t i = 0; i < candidate.tpot.size(); ++i) {
+  for (std::size_t i = 0; i < times.size(); ++i) {
     // Time of the control over that of the candidate.
-    pairs.push_back({.baseline = candidate.tpot[i], .candidate = control.tpot[i]});
+    pairs.push_back({.baseline = times[i], .candidate = control_times[i]});
   }
   return evaluate::median_ratio(pairs, options);
 }
@@ -150,6 +194,17 @@ TuneResult tune(TuneLab& lab, const TuneSetting& control, std::span<const TuneDi
   Tuner tuner(lab, control, options, on_trial);
   for (const TuneDimension& dimension : dimensions) tuner.search(dimension);
   return tuner.finish();
+}
+
+TuneSetting for_profile(const TuneResult& result) {
+  TuneSetting setting = result.best;
+  const bool decided =
+      setting.prefix_cache == true ||
+      std::any_of(result.trials.begin(), result.trials.end(), [](const TuneTrial& trial) {
+        return trial.work == TuneWork::kSharedPrefix && trial.verdict == TuneVerdict::kSlower;
+      });
+  if (!decided) setting.prefix_cache.reset();
+  return setting;
 }
 
 std::string_view name_of(runtime::KvCacheDType dtype) {
@@ -187,10 +242,17 @@ std::string_view name_of(TuneVerdict verdict) {
 }
 
 std::string to_text(const TuneSetting& setting) {
-  std::string text = fmt::format(
-      "{} thread{}, KV {}, SSM {}, {} draft{}", setting.threads, setting.threads == 1 ? "" : "s",
-      name_of(setting.kv), name_of(setting.ssm), setting.drafts, setting.drafts == 1 ? "" : "s");
+  std::string text = counted(int64_t{setting.threads}, "thread");
+  if (setting.pin_threads) text += ", pinned";
+  text += fmt::format(", KV {}, SSM {}, {}", name_of(setting.kv), name_of(setting.ssm),
+                      counted(int64_t{setting.drafts}, "draft"));
   if (setting.draft_vocab > 0) text += fmt::format(" of the first {} tokens", setting.draft_vocab);
+  if (setting.device_rounds) {
+    text += fmt::format(", rounds by the {}", *setting.device_rounds ? "device" : "host");
+  }
+  if (setting.prefix_cache) {
+    text += fmt::format(", prefix cache {}", *setting.prefix_cache ? "on" : "off");
+  }
   return text;
 }
 

@@ -2,6 +2,7 @@
 #include "bench/bench.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <array>
 #include <nlohmann/json.hpp>
@@ -31,7 +32,6 @@ struct BenchFlags {
   std::string prompt_file;
   bool bandwidth = false;
   bool roofline = false;
-  bool host_rounds = false;
   bool json = false;
 };
 
@@ -138,7 +138,6 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   const auto profile = apply_profile(flags.profile, command, flags.engine);
   bench::BenchOptions options = flags.options;
   options.speculation = benchmark_speculative_config(flags.engine);
-  options.speculation.device_rounds = !flags.host_rounds;
   options.prompt_file = flags.prompt_file;
   engine::LoadOptions load = load_options(flags.engine);
   size_steps(load, 0);
@@ -152,6 +151,7 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   if (flags.roofline) return run_roofline(flags, options.speculation, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
+    if (report.disturbance.noticeable()) spdlog::warn("{}", to_text(report.disturbance));
     print_json(to_json(report));
   } else {
     fmt::print("{}", to_text(report));
@@ -189,9 +189,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--warm-up", flags->options.timing.warm_up, "Rounds before that do not count")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
-  command->add_flag("--host-rounds", flags->host_rounds,
-                    "Draft, verify and accept by calls of the host even where the device can do "
-                    "whole rounds");
+  add_host_rounds_flag(*command, flags->engine);
   command->add_flag(
       "--bandwidth", flags->bandwidth,
       "Without MODEL: measure only how fast this machine reads memory and multiplies");

@@ -141,6 +141,7 @@ bool is_synthetic(const nlohmann::json& method) {
 
 engine::SpeculativeConfig parse_speculation(const EngineFlags& flags, bool benchmark) {
   engine::SpeculativeConfig config;
+  config.device_rounds = !flags.host_rounds;
   if (!flags.speculative_config) return config;
   const nlohmann::json json = parse_json(*flags.speculative_config, "--speculative-config");
   if (!json.is_object()) bad_speculation("not a JSON object", "an object", json.dump());
@@ -225,6 +226,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   seqs->check(CLI::Range(1, 1024))->capture_default_str();
   threads->check(CLI::Range(1, 1024));
   device->capture_default_str();
+}
+
+void add_host_rounds_flag(CLI::App& command, EngineFlags& flags) {
+  command.add_flag("--host-rounds", flags.host_rounds,
+                   "Draft, verify and accept by calls of the host even where the device can do "
+                   "whole rounds");
 }
 
 engine::LoadOptions load_options(const EngineFlags& flags) {

@@ -26,12 +26,17 @@ struct EngineFlags {
   bool pin_threads = false;
   uint64_t seed = 0;
   std::optional<std::string> speculative_config;
+  bool host_rounds = false;
+  bool no_prefix_caching = false;
   // Of a profile, where the number of drafts is chosen round by round.
   int64_t draft_vocab_size = 0;
 };
 
 // Declares MODEL and the flags on `command`; `flags` must outlive the parse.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// Declares --host-rounds, for a command that generates.
+void add_host_rounds_flag(CLI::App& command, EngineFlags& flags);
 
 // Where draft_vocab_size comes from, for errors.
 inline constexpr const char* kDraftVocabPlace =

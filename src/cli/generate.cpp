@@ -145,6 +145,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_flag("--no-thinking", flags->no_thinking, "Answer without reasoning first");
   command->add_flag("--show-special-tokens", flags->show_special_tokens,
                     "Print special tokens such as </think>");
+  add_host_rounds_flag(*command, flags->engine);
   add_sampling_flags(*command, flags->sampling);
   add_profile_flag(*command, flags->profile);
   add_trace_flags(*command, flags->trace);

@@ -26,12 +26,14 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
   }
   const bench::TuneProfile profile = bench::read_profile(file);
   bench::require_made_for(profile, file, flags.model);
-  const auto set = [&](const char* flag, const std::string& value, auto&& assign) {
-    if (command.get_option(flag)->count() > 0) {
-      spdlog::info("profile {}: {} {} is left, the one given by hand wins", file, flag, value);
+  // `option` is set as `shown` unless it, or the one that says the opposite, was given.
+  const auto set = [&](const char* option, const std::string& shown, auto&& assign,
+                       const char* opposite = nullptr) {
+    if (command.count(option) > 0 || (opposite != nullptr && command.count(opposite) > 0)) {
+      spdlog::info("profile {}: {} is left, the one given by hand wins", file, shown);
       return;
     }
-    spdlog::info("profile {}: {} {}", file, flag, value);
+    spdlog::info("profile {}: {}", file, shown);
     assign();
   };
   const bench::TuneSetting& setting = profile.setting;
@@ -42,14 +44,28 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
                   fmt::format(R"(, "draft_vocab_size": {})", setting.draft_vocab));
   }
   if (setting.threads > 0) {
-    set("--threads", fmt::format("{}", setting.threads), [&] { flags.threads = setting.threads; });
+    set("--threads", fmt::format("--threads {}", setting.threads),
+        [&] { flags.threads = setting.threads; });
   }
-  set("--kv-cache-dtype", std::string(bench::name_of(setting.kv)),
+  if (setting.pin_threads) set("--pin-threads", "--pin-threads", [&] { flags.pin_threads = true; });
+  set("--kv-cache-dtype", fmt::format("--kv-cache-dtype {}", bench::name_of(setting.kv)),
       [&] { flags.kv_cache_dtype = bench::name_of(setting.kv); });
-  set("--mamba-ssm-cache-dtype", std::string(bench::name_of(setting.ssm)),
+  set("--mamba-ssm-cache-dtype",
+      fmt::format("--mamba-ssm-cache-dtype {}", bench::name_of(setting.ssm)),
       [&] { flags.ssm_cache_dtype = bench::name_of(setting.ssm); });
+  if (setting.device_rounds == false) {
+    set("--host-rounds", "--host-rounds", [&] { flags.host_rounds = true; });
+  }
+  // Commands that answer one request have no use for it.
+  if (setting.prefix_cache && command.get_option_no_throw("--enable-prefix-caching") != nullptr) {
+    set(
+        "--enable-prefix-caching",
+        *setting.prefix_cache ? "--enable-prefix-caching" : "--no-enable-prefix-caching",
+        [&] { flags.no_prefix_caching = !*setting.prefix_cache; }, "--no-enable-prefix-caching");
+  }
   if (drafts || flags.speculative_config) {
-    set("--speculative-config", config, [&] { flags.speculative_config = config; });
+    set("--speculative-config", "--speculative-config " + config,
+        [&] { flags.speculative_config = config; });
   } else {
     spdlog::info("profile {}: its {} left, each round drafts as many as pay", file,
                  setting.drafts == 1 ? "1 draft is" : fmt::format("{} drafts are", setting.drafts));

@@ -45,7 +45,6 @@ struct ServeFlags {
   serve::ServeOptions options;
   TraceFlags trace;
   std::string profile;
-  bool no_prefix_caching = false;
   uint64_t prefix_cache_memory = uint64_t{1} << 30;
   uint64_t slot_memory = 0;
   int max_batched_tokens = 0;  // 0: by device
@@ -135,14 +134,15 @@ void check_body_limits(const serve::http::Limits& limits) {
 engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::Engine& engine) {
   if (flags.engine.speculative_config) return speculative_config(flags.engine);
   const runtime::Options& options = engine.runtime->options();
-  if (!options.mtp) return {};
+  if (!options.mtp) return speculative_config(flags.engine);
   return {.num_speculative_tokens = options.max_rewind - 1,
           .adaptive = true,
-          .draft_vocab_size = flags.engine.draft_vocab_size};
+          .draft_vocab_size = flags.engine.draft_vocab_size,
+          .device_rounds = !flags.engine.host_rounds};
 }
 
 int64_t prefix_cache_bytes(const ServeFlags& flags, const engine::Engine& engine) {
-  if (flags.no_prefix_caching) return 0;
+  if (flags.engine.no_prefix_caching) return 0;
   const auto wanted = static_cast<int64_t>(flags.prefix_cache_memory);
   const std::optional<int64_t> free = engine.runtime->free_snapshot_bytes();
   // The driver needs some, too.
@@ -245,6 +245,7 @@ void add_serve(CLI::App& app, Action& action) {
   auto flags = std::make_shared<ServeFlags>();
   flags->engine.max_num_seqs = kDefaultSequences;
   add_engine_flags(*command, flags->engine);
+  add_host_rounds_flag(*command, flags->engine);
   add_profile_flag(*command, flags->profile);
   add_trace_flags(*command, flags->trace);
   serve::ServeOptions& options = flags->options;
@@ -265,7 +266,8 @@ void add_serve(CLI::App& app, Action& action) {
                       "Names that clients may use (default: the folder's)");
   auto* cache = command->add_flag("--enable-prefix-caching")
                     ->description("Keep states of prompts for those that begin alike (default)");
-  command->add_flag("--no-enable-prefix-caching", flags->no_prefix_caching, "Read every prompt")
+  command
+      ->add_flag("--no-enable-prefix-caching", flags->engine.no_prefix_caching, "Read every prompt")
       ->excludes(cache);
   command
       ->add_option("--prefix-cache-memory", flags->prefix_cache_memory,

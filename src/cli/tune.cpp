@@ -5,7 +5,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/neighbours.h"
 #include "bench/profile.h"
 #include "bench/tune_lab.h"
 #include "cli/command.h"
@@ -21,7 +20,8 @@ namespace levin::cli {
 namespace {
 
 constexpr const char* kDescription =
-    "Tries the settings that matter on this device: threads, types of the caches, drafts. Each is\n"
+    "Tries the settings that matter on this device: threads and whether they stay on their cores,\n"
+    "rounds by the device or the host, types of the caches, drafts, the prefix cache. Each is\n"
     "timed in turn with the control, everything off, and kept when it is faster beyond noise and\n"
     "the quality gate passes it. What was kept is timed once more, and written to a profile.\n"
     "Takes minutes, and wants a machine that does nothing else: beside other work fewer threads "
@@ -67,21 +67,20 @@ ExitCode run_tune(const TuneFlags& flags) {
   lab.set_available_bytes(available_memory_bytes());
   spdlog::info("control: {}, {}", lab.control_engine().runtime->description(),
                to_text(lab.control()));
-  const bench::NeighbourWatch watch;
   const bench::TuneResult result = bench::tune(
       lab, lab.control(), lab.dimensions(), kBootstrap, [](const bench::TuneTrial& trial) {
         spdlog::info("{}: {} ({})", to_text(trial.setting), name_of(trial.verdict), trial.why);
       });
-  watch.warn("the tuning");
   const bench::TuneProfile profile = {
       .levin = LEVIN_VERSION,
       .model = bench::model_fingerprint(*lab.control_engine().model->checkpoint),
       .folder = flags.engine.model,
       .device = bench::device_of(lab.control_engine()),
-      .setting = result.best};
+      .setting = for_profile(result)};
   nlohmann::ordered_json json = to_json(result);
   if (!flags.out.empty()) bench::write_profile(profile, json, flags.out, existing(flags));
   if (flags.json) {
+    if (result.disturbance.noticeable()) spdlog::warn("{}", to_text(result.disturbance));
     json["model"] = profile.folder;
     json["fingerprint"] = profile.model;
     json["device"] = profile.device;

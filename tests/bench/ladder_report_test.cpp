@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/ladder.h"
+#include "bench/neighbours.h"
 
 namespace levin::bench {
 namespace {

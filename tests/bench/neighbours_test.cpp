@@ -55,5 +55,14 @@ TEST(Neighbours, AreNamedWhenTheyMatter) {
             "other processes took 34 % of the cores, the host 1 %");
 }
 
+TEST(Disturbance, IsOneStatementWhicheverShowsIt) {
+  EXPECT_EQ(to_text(Disturbance{.neighbours = {.others = 0.04}, .noise = 1.2}), "");
+  EXPECT_EQ(to_text(Disturbance{.neighbours = {.others = 0.34}, .noise = 1.1}),
+            "THE MACHINE WAS BUSY: other processes took 34 % of the cores, the host 0 %; the same "
+            "work took up to 1.1 times as long in another round.");
+  EXPECT_EQ(to_text(Disturbance{.neighbours = {}, .noise = 2}),
+            "THE MACHINE WAS BUSY: the same work took up to 2.0 times as long in another round.");
+}
+
 }  // namespace
 }  // namespace levin::bench

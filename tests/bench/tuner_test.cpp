@@ -23,7 +23,7 @@ class FakeLab final : public TuneLab {
     if (impossible && impossible(setting)) return "it is impossible";
     return std::nullopt;
   }
-  std::vector<TuneTiming> time(std::span<const TuneSetting> settings) override {
+  std::vector<TuneTiming> time(TuneWork work, std::span<const TuneSetting> settings) override {
     ++timed;
     std::vector<TuneTiming> timings(settings.size());
     std::normal_distribution<double> normal(0, noise_);
@@ -31,6 +31,10 @@ class FakeLab final : public TuneLab {
       const double machine = 1 + std::abs(normal(random_));  // slows a whole round
       for (std::size_t i = 0; i < settings.size(); ++i) {
         const double own = 1 + normal(random_) / 3;
+        if (work == TuneWork::kSharedPrefix) {
+          timings[i].ttft.push_back(prefix_seconds(settings[i]) * machine * own);
+          continue;
+        }
         timings[i].tpot.push_back(seconds_(settings[i]) * machine * own);
         timings[i].ttft.push_back(0.1);
         timings[i].acceptance_length = 1 + 0.8 * settings[i].drafts;
@@ -38,13 +42,22 @@ class FakeLab final : public TuneLab {
     }
     return timings;
   }
-  std::optional<std::string> flaw(const TuneSetting& setting) override {
+  TuneQuality quality(const TuneSetting& setting) override {
     asked.push_back(setting);
-    if (flawed && flawed(setting)) return "its output is wrong";
-    return std::nullopt;
+    if (flawed && flawed(setting)) return {.texts = {}, .flaw = "its output is wrong"};
+    if (setting.kv == runtime::KvCacheDType::kBf16) return {};
+    return {.texts = {{.text = "prose",
+                       .value = 11.5,
+                       .control = 11.4,
+                       .ratio = {1.0088, 1.001, 1.02},
+                       .predictions = 1016,
+                       .mean_kl = 0.002,
+                       .top1_agreement = 0.985}},
+            .flaw = {}};
   }
 
   std::function<bool(const TuneSetting&)> impossible, flawed;
+  std::function<double(const TuneSetting&)> prefix_seconds = [](const TuneSetting&) { return 0.2; };
   std::vector<TuneSetting> asked;
   int timed = 0;
 
@@ -91,8 +104,8 @@ TEST(Tuner, KeepsTheFastest) {
   EXPECT_EQ(trial_with(result, 2).verdict, TuneVerdict::kKept);
   EXPECT_EQ(trial_with(result, 1).verdict, TuneVerdict::kBeaten);
   EXPECT_NE(trial_with(result, 3).verdict, TuneVerdict::kKept);
-  EXPECT_NEAR(result.confirmed.value, 1.4, 0.05);
-  EXPECT_GT(result.confirmed.low, 1.3);
+  EXPECT_NEAR(result.generation.speed.value, 1.4, 0.05);
+  EXPECT_GT(result.generation.speed.low, 1.3);
 }
 
 TEST(Tuner, AcceptanceThatCostsSpeedLoses) {
@@ -101,7 +114,7 @@ TEST(Tuner, AcceptanceThatCostsSpeedLoses) {
   EXPECT_EQ(result.best, kControl);
   EXPECT_EQ(trial_with(result, 3).verdict, TuneVerdict::kSlower);
   EXPECT_GT(trial_with(result, 3).acceptance_length, 3);  // what it promised
-  EXPECT_EQ(result.confirmed.value, 1);
+  EXPECT_EQ(result.generation.speed.value, 1);
 }
 
 TEST(Tuner, NoiseIsNotKept) {
@@ -175,19 +188,113 @@ TEST(Tuner, WhatIsNotConfirmedIsNotChosen) {
       0.005);
   const TuneResult result = run(lab, {drafts(1)});
   EXPECT_EQ(result.trials[0].verdict, TuneVerdict::kKept);
-  EXPECT_TRUE(result.refuted);
+  EXPECT_TRUE(result.generation.refuted);
   EXPECT_EQ(result.best, kControl);
   EXPECT_THAT(to_text(result), ::testing::HasSubstr("nothing"));
 }
 
 // Fewer threads win beside other work; who reads the profile should know.
-TEST(Tuner, SaysThatTheMachineWasBusy) {
+TEST(Tuner, SaysOnceThatTheMachineWasBusy) {
   TuneResult result;
   result.control = result.best = kControl;
-  result.control_timing.tpot = {1e-3, 1.2e-3, 1.1e-3};
+  result.disturbance = {.neighbours = {.others = 0.01}, .noise = 1.2};
   EXPECT_THAT(to_text(result), ::testing::Not(::testing::HasSubstr("BUSY")));
-  result.control_timing.tpot.push_back(2e-3);
-  EXPECT_THAT(to_text(result), ::testing::HasSubstr("up to 2.0 times as long"));
+  result.disturbance = {.neighbours = {.others = 0.34}, .noise = 2};
+  const std::string text = to_text(result);
+  EXPECT_THAT(text, ::testing::HasSubstr("BUSY: other processes took 34 % of the cores, the host 0 "
+                                         "%; the same work took up to 2.0 times as long"));
+  EXPECT_EQ(text.find("BUSY"), text.rfind("BUSY"));
+  EXPECT_TRUE(to_json(result).at("machine_was_busy").at("noticeable").get<bool>());
+}
+
+// Even when nothing is kept, and nothing confirmed.
+TEST(Tuner, NoticesANoisyControl) {
+  int calls = 0;
+  FakeLab lab([&](const TuneSetting&) { return ++calls % 5 == 0 ? 3e-3 : 1e-3; }, 1e-6);
+  const TuneResult result = run(lab, {drafts(1)});
+  EXPECT_EQ(result.best, kControl);
+  EXPECT_NEAR(result.disturbance.noise, 3, 0.1);
+}
+
+TEST(Tuner, ShowsThePerplexityOfWhatPassedTheGate) {
+  FakeLab lab(
+      [](const TuneSetting& s) { return s.kv == runtime::KvCacheDType::kFp8 ? 0.8e-3 : 1e-3; },
+      0.005);
+  const TuneResult result = run(lab, {fp8_cache()});
+  EXPECT_EQ(result.best.kv, runtime::KvCacheDType::kFp8);
+  EXPECT_THAT(to_text(result),
+              ::testing::HasSubstr("perplexity on prose is 11.500, 1.0088 [1.0010, 1.0200] times "
+                                   "the control's 11.400 (1016 predictions"));
+  const auto json = to_json(result);
+  const auto& perplexity = json.at("trials").at(0).at("perplexity").at(0);
+  EXPECT_EQ(perplexity.at("text"), "prose");
+  EXPECT_EQ(perplexity.at("perplexity"), 11.5);
+  EXPECT_EQ(perplexity.at("ratio").at("value"), 1.0088);
+}
+
+TuneDimension prefix_cache() {
+  return {.name = "prefix cache",
+          .values = {[](TuneSetting& s) { s.prefix_cache = true; }},
+          .work = TuneWork::kSharedPrefix};
+}
+
+// It does nothing for the time per token, and must not need to.
+TEST(Tuner, KeepsThePrefixCacheByWorkOfItsOwn) {
+  FakeLab lab([](const TuneSetting& s) { return 1e-3 / (1 + 0.2 * s.drafts); }, 0.005);
+  lab.prefix_seconds = [](const TuneSetting& s) { return s.prefix_cache == true ? 0.1 : 0.2; };
+  const TuneResult result = run(lab, {drafts(1), prefix_cache()});
+  EXPECT_EQ(result.best.drafts, 1);
+  EXPECT_EQ(result.best.prefix_cache, true);
+  EXPECT_NEAR(result.shared_prefix.speed.value, 2, 0.05);
+  EXPECT_NEAR(result.generation.speed.value, 1.2, 0.05);
+  EXPECT_THAT(to_text(result), ::testing::HasSubstr("prefix cache: 2.0"));
+  EXPECT_NEAR(to_json(result).at("prefix_cache").at("ttft_ms").get<double>(), 100, 10);
+}
+
+TEST(Tuner, APrefixCacheThatCostsTimeIsNotKept) {
+  FakeLab lab([](const TuneSetting&) { return 1e-3; }, 0.005);
+  lab.prefix_seconds = [](const TuneSetting& s) { return s.prefix_cache == true ? 0.23 : 0.2; };
+  const TuneResult result = run(lab, {prefix_cache()});
+  EXPECT_EQ(result.best, kControl);
+  ASSERT_EQ(result.trials.size(), 1U);
+  EXPECT_EQ(result.trials[0].verdict, TuneVerdict::kSlower);
+}
+
+// Short prompts hide what it saves; the profile must not take it from a server for that.
+TEST(Tuner, AProfileSwitchesAPrefixCacheOffOnlyWhenItCosts) {
+  const TuneSetting control = {.threads = 2, .prefix_cache = false};
+  for (const auto& [seconds, expected] :
+       {std::pair<double, std::optional<bool>>{0.1, true}, {0.2, {}}, {0.23, false}}) {
+    FakeLab lab([](const TuneSetting&) { return 1e-3; }, 0.005);
+    lab.prefix_seconds = [&](const TuneSetting& s) {
+      return s.prefix_cache == true ? seconds : 0.2;
+    };
+    const std::vector<TuneDimension> dimensions = {prefix_cache()};
+    EXPECT_EQ(for_profile(tune(lab, control, dimensions, kBootstrap)).prefix_cache, expected)
+        << seconds;
+  }
+}
+
+// Each of the two is dropped by itself.
+TEST(Tuner, ARefutedPrefixCacheLeavesTheRest) {
+  FakeLab lab([](const TuneSetting& s) { return 1e-3 / (1 + 0.2 * s.drafts); }, 0.005);
+  int calls = 0;
+  lab.prefix_seconds = [&](const TuneSetting& s) {
+    return ++calls <= 21 && s.prefix_cache == true ? 0.1 : 0.2;  // 7 rounds of three settings
+  };
+  const TuneResult result = run(lab, {drafts(1), prefix_cache()});
+  EXPECT_TRUE(result.shared_prefix.refuted);
+  EXPECT_FALSE(result.generation.refuted);
+  EXPECT_EQ(result.best.drafts, 1);
+  EXPECT_NE(result.best.prefix_cache, true);
+}
+
+TEST(Tuner, SaysWhichDimensionsTheDeviceHasNot) {
+  FakeLab lab([](const TuneSetting&) { return 1e-3; }, 0.01);
+  const TuneResult result =
+      run(lab, {{.name = "rounds", .values = {}, .why_none = "the host does them"}});
+  EXPECT_THAT(to_text(result), ::testing::HasSubstr("not tried: rounds: the host does them"));
+  EXPECT_EQ(to_json(result).at("not_tried").at(0).at("dimension"), "rounds");
 }
 
 TEST(Profile, ComesBackAsItWas) {
@@ -197,10 +304,13 @@ TEST(Profile, ComesBackAsItWas) {
                                .folder = "models/x",
                                .device = "some, 4 cores",
                                .setting = {.threads = 3,
+                                           .pin_threads = true,
                                            .kv = runtime::KvCacheDType::kFp8,
                                            .ssm = runtime::SsmCacheDType::kF16,
                                            .drafts = 2,
-                                           .draft_vocab = 512}};
+                                           .draft_vocab = 512,
+                                           .device_rounds = false,
+                                           .prefix_cache = true}};
   const auto file = folder / "p.json";
   write_profile(profile, {{"tpot_ms", 1.5}}, file, Existing::kRefuse);
   const TuneProfile read = read_profile(file);
@@ -226,6 +336,8 @@ TEST(Profile, RefusesWhatIsNone) {
       {R"("fp8")", R"("int4")"},
       {R"("float32")", R"(null)"},
       {R"("num_speculative_tokens": 1)", R"("num_speculative_tokens": 99)"},
+      {R"("threads": 2)", R"("threads": 2, "pin_threads": 1)"},
+      {R"("threads": 2)", R"("threads": 2, "enable_prefix_caching": "on")"},
       {R"("model": "m",)", ""},
       {R"("settings":)", R"("set":)"}};
   for (const auto& [from, to] : spoiled) {

@@ -1,0 +1,132 @@
+#include "bench/tune_lab.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/progress.h"
+#include "core/thread_team.h"
+#include "engine/fake_device_rounds.h"
+#include "runtime/cpu/cpu_runtime.h"
+
+namespace levin::bench {
+namespace {
+
+TuneLabOptions tiny_options() {
+  Progress::set_enabled(false);
+  TuneLabOptions options;
+  options.model = std::filesystem::path(LEVIN_SOURCE_DIR) / "models/tiny";
+  options.load.runtime.threads = std::min(2, available_cores());
+  options.timing = {.output_tokens = 16, .rounds = 5, .warm_up = 1};
+  options.prompt_tokens = 192;
+  return options;
+}
+
+const TuneDimension& dimension_of(const std::vector<TuneDimension>& all, std::string_view name) {
+  return *std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+}
+
+TEST(ModelLab, KnowsWhatThisDeviceCanTry) {
+  ModelLab lab(tiny_options());
+  const std::vector<TuneDimension> dimensions = lab.dimensions();
+  std::vector<std::string> names;
+  for (const TuneDimension& dimension : dimensions) {
+    names.push_back(dimension.name);
+    EXPECT_NE(dimension.values.empty(), dimension.why_none.empty()) << dimension.name;
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("threads", "pinning", "rounds", "KV cache", "SSM state",
+                                            "drafts", "draft vocabulary", "prefix cache"));
+  EXPECT_TRUE(dimension_of(dimensions, "rounds").values.empty());
+  EXPECT_FALSE(lab.control().device_rounds.has_value());
+  EXPECT_EQ(lab.control().prefix_cache, false);
+  EXPECT_FALSE(lab.control().pin_threads);
+}
+
+// A cache that does not find the prefix again is no faster, and one that does saves most of the
+// second prompt.
+TEST(ModelLab, ThePrefixCacheSavesTheSharedPart) {
+  TuneLabOptions options = tiny_options();
+  options.prompt_tokens = 768;
+  ModelLab lab(options);
+  TuneSetting on = lab.control();
+  on.prefix_cache = true;
+  const std::vector<TuneSetting> settings = {lab.control(), on};
+  const auto timings = lab.time(TuneWork::kSharedPrefix, settings);
+  ASSERT_EQ(timings[0].ttft.size(), 5U);
+  ASSERT_EQ(timings[1].ttft.size(), 5U);
+  const double gain = speed_over(TuneWork::kSharedPrefix, timings[1], timings[0], {}).value;
+  EXPECT_GT(gain, 1.2);
+}
+
+// Pinned threads get the slowest kernels there are, which nobody who tunes may miss.
+TEST(ModelLab, APlantedRegressionIsCaught) {
+  TuneLabOptions options = tiny_options();
+  options.load.make_runtime = [](std::shared_ptr<const model::Model> model,
+                                 const runtime::Options& set) {
+    using runtime::cpu::Isa;
+    const Isa isa = set.pin_threads ? Isa::kScalar : runtime::cpu::best_isa();
+    return runtime::cpu::make_runtime(std::move(model), set, isa);
+  };
+  ModelLab lab(options);
+  if (lab.control().threads < 2 || runtime::cpu::best_isa() == runtime::cpu::Isa::kScalar) {
+    GTEST_SKIP() << "one core, or no faster kernels";
+  }
+  const std::vector<TuneDimension> all = lab.dimensions();
+  const std::vector<TuneDimension> pinning = {dimension_of(all, "pinning")};
+  const TuneResult result = tune(lab, lab.control(), pinning, {.confidence = 0.99});
+  ASSERT_EQ(result.trials.size(), 1U);
+  EXPECT_EQ(result.trials[0].verdict, TuneVerdict::kSlower) << result.trials[0].why;
+  EXPECT_EQ(result.best, lab.control());
+  EXPECT_THAT(to_text(result), ::testing::HasSubstr("slower"));
+}
+
+TEST(ModelLab, TriesRoundsOfADeviceThatHasThem) {
+  using engine::testing::DeviceFakeRuntime;
+  TuneLabOptions options = tiny_options();
+  DeviceFakeRuntime* fake = nullptr;
+  options.load.make_runtime = [&](std::shared_ptr<const model::Model> model,
+                                  const runtime::Options& set) {
+    runtime::Options resolved = set;
+    resolved.max_model_len = 512;
+    const auto logits = engine::testing::random_logits(3);
+    auto made = std::make_unique<DeviceFakeRuntime>(std::move(model), resolved, logits, logits);
+    fake = made.get();
+    return made;
+  };
+  ModelLab lab(options);
+  EXPECT_EQ(lab.control().device_rounds, false);
+  const std::vector<TuneDimension> dimensions = lab.dimensions();
+  ASSERT_EQ(dimension_of(dimensions, "rounds").values.size(), 1U);
+  TuneSetting device = lab.control();
+  lab.time(TuneWork::kGeneration, {&device, 1});
+  EXPECT_EQ(fake->launches, 0);
+  dimension_of(dimensions, "rounds").values[0](device);
+  lab.time(TuneWork::kGeneration, {&device, 1});
+  EXPECT_GT(fake->launches, 0);
+}
+
+TEST(ModelLab, OneThreadHasNoneToPin) {
+  TuneLabOptions options = tiny_options();
+  options.load.runtime.threads = 1;
+  ModelLab lab(options);
+  TuneSetting pinned = lab.control();
+  pinned.pin_threads = true;
+  EXPECT_TRUE(lab.obstacle(pinned).has_value());
+}
+
+TEST(ModelLab, PerplexityOfCacheTypesIsMeasured) {
+  ModelLab lab(tiny_options());
+  TuneSetting fp8 = lab.control();
+  fp8.kv = runtime::KvCacheDType::kFp8;
+  EXPECT_TRUE(lab.quality(lab.control()).texts.empty());
+  const TuneQuality quality = lab.quality(fp8);
+  ASSERT_FALSE(quality.texts.empty());
+  for (const TunePerplexity& text : quality.texts) {
+    EXPECT_NEAR(text.value / text.control, text.ratio.value, 1e-6) << text.text;
+    EXPECT_GT(text.predictions, 0);
+  }
+}
+
+}  // namespace
+}  // namespace levin::bench
