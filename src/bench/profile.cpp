@@ -145,7 +145,7 @@ TuneProfile read_profile(const std::filesystem::path& file) {
        "num_speculative_tokens", "draft_vocab_size", "device_rounds", "enable_prefix_caching"});
   using Kv = runtime::KvCacheDType;
   using Ssm = runtime::SsmCacheDType;
-  return {
+  TuneProfile profile{
       .levin = text(json, file, "levin"),
       .model = text(json, file, "model"),
       .folder = text(json, file, "folder"),
@@ -160,6 +160,12 @@ TuneProfile read_profile(const std::filesystem::path& file) {
                                      : 0,
                   .device_rounds = choice(settings, file, "device_rounds"),
                   .prefix_cache = choice(settings, file, "enable_prefix_caching")}};
+  if (profile.setting.draft_vocab > 0 && profile.setting.drafts == 0) {
+    fail(file, "a profile's draft_vocab_size is of drafts, and there are none",
+         "num_speculative_tokens of at least 1 beside it, or draft_vocab_size 0",
+         fmt::format("{}", profile.setting.draft_vocab));
+  }
+  return profile;
 }
 
 void require_made_for(const TuneProfile& profile, const std::filesystem::path& file,

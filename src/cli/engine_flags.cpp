@@ -175,6 +175,11 @@ engine::SpeculativeConfig parse_speculation(const EngineFlags& flags, bool bench
   for (const char* key : {"method", "num_speculative_tokens"}) {
     if (!json.contains(key)) bad_speculation("key is missing", key, json.dump());
   }
+  if (config.draft_vocab_size > 0 && config.num_speculative_tokens == 0) {
+    bad_speculation("draft_vocab_size is of drafts, and there are none",
+                    "num_speculative_tokens of at least 1 beside it, or no draft_vocab_size",
+                    json.dump());
+  }
   if (synthetic == config.synthetic_acceptance_rates.empty()) {
     bad_speculation("synthetic acceptance is asked for by halves",
                     "\"rejection_sample_method\": \"synthetic\" and synthetic_acceptance_rates",
@@ -215,7 +220,8 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
   command.add_option("--seed", flags.seed, "Seed of sampling and stochastic rounding")
       ->check(unsigned_64());
   command.add_option("--speculative-config", flags.speculative_config,
-                     R"(JSON, e.g. '{"method": "mtp", "num_speculative_tokens": 3}')");
+                     R"(JSON, e.g. '{"method": "mtp", "num_speculative_tokens": 3}'; with )"
+                     R"("draft_vocab_size": N drafts are among the first N tokens alone)");
 
   runtime->check(CLI::IsMember({"fast", "reference"}))->capture_default_str();
   format->check(CLI::IsMember({"auto", "dummy"}))->capture_default_str();

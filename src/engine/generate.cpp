@@ -52,6 +52,11 @@ void check_speculation(const Engine& engine, const Request& request, std::string
            "none");
   }
   require_draft_vocab(engine, request.speculation.draft_vocab_size, where);
+  if (request.speculation.draft_vocab_size > 0 && drafts == 0) {
+    refuse(where, "draft_vocab_size is of drafts, and there are none",
+           "num_speculative_tokens of at least 1 beside it, or draft_vocab_size 0",
+           fmt::format("{}", request.speculation.draft_vocab_size));
+  }
   const std::vector<double>& rates = request.speculation.synthetic_acceptance_rates;
   if (rates.empty()) return;
   bool ok = static_cast<int>(rates.size()) == drafts;

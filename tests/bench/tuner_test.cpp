@@ -337,6 +337,7 @@ TEST(Profile, RefusesWhatIsNone) {
       {R"("float32")", R"(null)"},
       {R"("num_speculative_tokens": 1)", R"("num_speculative_tokens": 99)"},
       {R"("threads": 2)", R"("threads": 2, "pin_threads": 1)"},
+      {R"("num_speculative_tokens": 1)", R"("num_speculative_tokens": 0, "draft_vocab_size": 256)"},
       {R"("threads": 2)", R"("threads": 2, "enable_prefix_caching": "on")"},
       {R"("model": "m",)", ""},
       {R"("settings":)", R"("set":)"}};

@@ -307,6 +307,9 @@ TEST(Generate, RefusesWhatCannotRun) {
   request = script_request(0);
   request.sampling.stop_token_ids = {-3};
   expect_refused(*engine, request, "stop token outside the vocabulary");
+  request = script_request(0);
+  request.speculation.draft_vocab_size = 2;
+  expect_refused(*engine, request, "draft vocabulary without drafts");
   const auto no_drafter = fake_engine(kVocab, scripted(3, kScript), nullptr);
   expect_refused(*no_drafter, script_request(1), "no draft head");
 
