@@ -53,6 +53,7 @@ constexpr const char* kDescription =
 
 ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
+  warn_of_too_many_threads(threads);
   const bench::Bandwidth one = bench::measure_memory_bandwidth(1);
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
   const auto rates = bench::measure_arithmetic({.threads = threads});

@@ -240,12 +240,15 @@ void add_host_rounds_flag(CLI::App& command, EngineFlags& flags) {
                    "whole rounds");
 }
 
+void warn_of_too_many_threads(int threads) {
+  if (threads <= available_cores()) return;
+  spdlog::warn("{} on {} wait for each other: expect to be much slower",
+               counted(int64_t{threads}, "thread"),
+               counted(int64_t{available_cores()}, "usable core"));
+}
+
 engine::LoadOptions load_options(const EngineFlags& flags) {
-  if (flags.threads > available_cores()) {
-    spdlog::warn("{} on {} wait for each other: expect to be much slower",
-                 counted(int64_t{flags.threads}, "thread"),
-                 counted(int64_t{available_cores()}, "usable core"));
-  }
+  warn_of_too_many_threads(flags.threads);
   engine::LoadOptions options;
   options.runtime_kind =
       flags.runtime == "reference" ? engine::RuntimeKind::kReference : engine::RuntimeKind::kFast;

@@ -42,6 +42,9 @@ void add_host_rounds_flag(CLI::App& command, EngineFlags& flags);
 inline constexpr const char* kDraftVocabPlace =
     "draft_vocab_size of --speculative-config or --profile";
 
+// Warns where --threads asks for more than there are cores. For commands without load_options().
+void warn_of_too_many_threads(int threads);
+
 // What the flags ask for. Throws Error for a device this build cannot run on.
 engine::LoadOptions load_options(const EngineFlags& flags);
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/engine_flags.h"
 #include "cli/interruption.h"
 #include "cli/output.h"
 #include "cli/validators.h"
@@ -48,6 +49,7 @@ struct QuantizeFlags {
 };
 
 quantize::Options options_of(const QuantizeFlags& flags) {
+  warn_of_too_many_threads(flags.threads);
   quantize::Options options;
   options.model = flags.model;
   options.recipe = flags.recipe;
