@@ -3,29 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
+
+#include "support/tiny_checkpoint.h"
 
 namespace levin {
 namespace {
 
 class AvailableMemory : public testing::Test {
  protected:
-  AvailableMemory()
-      : root_(std::filesystem::path(testing::TempDir()) /
-              ("memory_" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
-    std::filesystem::remove_all(root_);
-  }
-  ~AvailableMemory() override { std::filesystem::remove_all(root_); }
   void write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
+    test::write_file(root_ / name, text);
   }
-  int64_t available() const { return available_memory_bytes(root_); }
+  int64_t available() const { return available_memory_bytes(root_.path()); }
 
  private:
-  std::filesystem::path root_;
+  test::TempFolder root_;
 };
 
 constexpr const char* kMeminfo =
