@@ -2,13 +2,10 @@
 // from its configuration, against the floor: bytes over the read bandwidth. Bandwidth and passes
 // are measured in turn, round by round, in one process.
 //
-//   levin_cpu_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--isa NAME]...
-//                  [--threads N] [--context N] [--rounds N] [--prompt N] [--draft]
-//
-// --isa: an instruction set instead of the best one; several are contenders on the same weights.
-// --prompt: also prompts of N tokens (512; 0: none). --draft: also steps of the draft head.
+//   levin_cpu_step configs/nemotron-3-eighth --recipe coverage
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -203,42 +200,50 @@ void run(const Flags& flags, const Recipe& recipe) {
 
 }  // namespace
 
-constexpr const char* kUsage =
-    "levin_cpu_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--isa NAME]...\n"
-    "               [--threads N] [--context N] [--rounds N] [--prompt N] [--draft]\n"
-    "Times decode, verification and prompt passes with random weights, beside the read bandwidth.\n"
-    "Recipes are its own (benchmarks/step_recipes.h), all of them without --recipe.\n";
+constexpr const char* kDescription =
+    "Times decode, verification and prompt passes of a model on the CPU, with random weights made\n"
+    "from its configuration, beside the read bandwidth.";
 
 int main(int argc, char** argv) try {
   Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const bool more = i + 1 < argc;
-    if (argument == "--recipe" && more) {
-      flags.recipes.emplace_back(argv[++i]);
-    } else if (argument == "--isa" && more) {
-      flags.isas.emplace_back(argv[++i]);
-    } else if (argument == "--threads" && more) {
-      flags.threads = std::stoi(argv[++i]);
-    } else if (argument == "--context" && more) {
-      flags.context = std::stoi(argv[++i]);
-    } else if (argument == "--rounds" && more) {
-      flags.rounds = std::stoi(argv[++i]);
-    } else if (argument == "--prompt" && more) {
-      flags.prompt = std::stoi(argv[++i]);
-    } else if (argument == "--draft") {
-      flags.draft = true;
-    } else {
-      flags.folder = argument;
-    }
+  CLI::App app(kDescription, "levin_cpu_step");
+  std::vector<std::string> recipes, isas;
+  for (const Recipe& recipe : benchmarks::kRecipes) recipes.push_back(recipe.name);
+  for (const Isa isa : runtime::cpu::supported_isas()) {
+    isas.emplace_back(runtime::cpu::name_of(isa));
   }
-  if (flags.folder.empty() || flags.folder.starts_with('-')) {
-    fmt::print(stderr, "{}", kUsage);
-    return flags.folder == "--help" || flags.folder == "-h" ? 0 : 2;
+  app.add_option("CONFIG_FOLDER", flags.folder, "Folder with config.json")->required();
+  app.add_option("--recipe", flags.recipes,
+                 "Formats of the weights, of its own (benchmarks/step_recipes.h); may be repeated, "
+                 "each is run by itself")
+      ->required()
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(recipes));
+  app.add_option("--isa", flags.isas,
+                 "Instruction set instead of the best one; several are contenders on the same "
+                 "weights")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(isas));
+  app.add_option("--threads", flags.threads, "Threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--context", flags.context, "Tokens before those of a pass")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--rounds", flags.rounds, "Rounds that count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--prompt", flags.prompt, "Also prompts of so many tokens; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_flag("--draft", flags.draft, "Also steps of the draft head");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
   for (const Recipe& recipe : benchmarks::kRecipes) {
-    if (flags.recipes.empty() ||
-        std::find(flags.recipes.begin(), flags.recipes.end(), recipe.name) != flags.recipes.end()) {
+    if (std::find(flags.recipes.begin(), flags.recipes.end(), recipe.name) != flags.recipes.end()) {
       run(flags, recipe);
     }
   }
