@@ -1,6 +1,10 @@
 #include "bench/roofline.h"
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -8,6 +12,8 @@
 #include "bench/neighbours.h"
 #include "bench/workload.h"
 #include "core/error.h"
+#include "core/plural.h"
+#include "core/progress.h"
 #include "engine/generate.h"
 
 namespace levin::bench {
@@ -220,25 +226,59 @@ class Recording {
   engine::Engine& engine_;
 };
 
-// Steps of `rounds` generations, without or with speculation.
-std::vector<StepRecord> generate(engine::Engine& engine, PhaseRecorder& recorder,
-                                 const Prompt& prompt, const RooflineOptions& options, int k) {
+struct Generations {
+  std::vector<StepRecord> steps;
+  int rounds = 0;
+};
+
+// Generations without or with speculation, as many rounds as there is time for.
+Generations generate(engine::Engine& engine, PhaseRecorder& recorder, const Prompt& prompt,
+                     const RooflineOptions& options, int k) {
   engine::Request request;
   request.prompt = prompt.tokens;
   request.sampling.temperature = 0;
-  request.sampling.max_tokens = options.output_tokens;
   request.sampling.ignore_eos = true;
   request.speculation = {.num_speculative_tokens = k, .device_rounds = false};
-  engine::generate(engine, {&request, 1});  // warms up
+  const char* what = k > 0 ? "verifying and drafting" : "decoding";
+  constexpr int64_t kWarmUpTokens = 16;
+  request.sampling.max_tokens = std::min(options.output_tokens, kWarmUpTokens);
+  const engine::Result warm_up = std::move(engine::generate(engine, {&request, 1}).front());
+  const engine::Timings& timings = warm_up.timings;
+  const double one =
+      timings.ttft_seconds + timings.tpot_seconds(static_cast<int64_t>(warm_up.tokens.size())) *
+                                 static_cast<double>(options.output_tokens - 1);
+  const int rounds = affordable_rounds(options, one);
+  if (rounds < options.rounds) {
+    spdlog::info("{}: {} of {:.0f} s instead of {}; --rounds sets how many", what,
+                 counted(int64_t{rounds}, "round"), one, options.rounds);
+  }
   recorder.clear();
-  for (int round = 0; round < options.rounds; ++round) engine::generate(engine, {&request, 1});
-  return recorder.steps();
+  Progress progress(what, rounds * options.output_tokens, "tokens");
+  request.sampling.max_tokens = options.output_tokens;
+  request.on_tokens = [&](std::span<const int32_t> tokens) {
+    progress.advance(static_cast<int64_t>(tokens.size()));
+    return true;
+  };
+  for (int round = 0; round < rounds; ++round) engine::generate(engine, {&request, 1});
+  return {recorder.steps(), rounds};
 }
 
 std::vector<StepRecord> steps_with(const std::vector<StepRecord>& steps, StepKind kind, int rows) {
   std::vector<StepRecord> found;
   std::copy_if(steps.begin(), steps.end(), std::back_inserter(found),
                [&](const StepRecord& step) { return step.kind == kind && step.rows == rows; });
+  return found;
+}
+
+// Those that verify `rows` tokens: behind a step that drafted. A prompt may have as many.
+std::vector<StepRecord> verifications(const std::vector<StepRecord>& steps, int rows) {
+  std::vector<StepRecord> found;
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    const bool drafted = steps[i - 1].kind == StepKind::kDraft;
+    if (drafted && steps[i].kind == StepKind::kExtend && steps[i].rows == rows) {
+      found.push_back(steps[i]);
+    }
+  }
   return found;
 }
 
@@ -284,9 +324,10 @@ class Measurement {
   }
 
   void add_decode(const std::vector<StepRecord>& steps, Roofline& roofline) const;
-  void add_prompt(const std::vector<StepRecord>& steps, Roofline& roofline) const;
+  void add_prompt(const Generations& generations, Roofline& roofline) const;
   void add_speculation(const std::vector<StepRecord>& steps, Roofline& roofline) const;
-  void add(const MeasuredSteps& measured, Roofline& roofline) const;
+  // `why_none`: what is to blame when there are no such steps.
+  void add(const MeasuredSteps& measured, Roofline& roofline, std::string_view why_none) const;
 
   engine::Engine& engine_;
   const RooflineOptions& options_;
@@ -296,8 +337,12 @@ class Measurement {
   model::StateTypes types_;
 };
 
-void Measurement::add(const MeasuredSteps& measured, Roofline& roofline) const {
-  if (measured.steps.empty()) return;
+void Measurement::add(const MeasuredSteps& measured, Roofline& roofline,
+                      std::string_view why_none) const {
+  if (measured.steps.empty()) {
+    roofline.gaps.push_back({measured.name, std::string(why_none)});
+    return;
+  }
   RooflineTable table = make_table(recorder_, measured, config_);
   table.bandwidth =
       measure_read_bandwidth(engine_, static_cast<std::size_t>(table.cost.memory_bytes()));
@@ -315,19 +360,27 @@ void Measurement::add_decode(const std::vector<StepRecord>& steps, Roofline& roo
        .context = context,
        .operations = operations(1, context),
        .routed_tokens = 1},
-      roofline);
+      roofline, "no step was of one token");
 }
 
 // The widest chunks.
-void Measurement::add_prompt(const std::vector<StepRecord>& steps, Roofline& roofline) const {
+void Measurement::add_prompt(const Generations& generations, Roofline& roofline) const {
+  const std::vector<StepRecord>& steps = generations.steps;
   int rows = 0;
   for (const StepRecord& step : steps) rows = std::max(rows, step.rows);
-  if (rows <= engine_.runtime->options().max_rewind) return;
+  const int short_rows = engine_.runtime->options().max_rewind;
+  if (rows <= short_rows) {
+    roofline.gaps.push_back(
+        {"prompt", fmt::format("the prompt's {} make no chunk of more than {}; raise "
+                               "--prompt-tokens",
+                               counted(options_.prompt_tokens, "token"), short_rows)});
+    return;
+  }
   MeasuredSteps measured;
   measured.name = "prompt";
   measured.steps = steps_with(steps, StepKind::kExtend, rows);
   const double chunks =
-      static_cast<double>(measured.steps.size()) / static_cast<double>(options_.rounds);
+      static_cast<double>(measured.steps.size()) / static_cast<double>(generations.rounds);
   measured.context = rows * (chunks - 1) / 2;
   measured.operations = operations(rows, measured.context);
   // Logits of the last row of the last chunk only.
@@ -348,19 +401,24 @@ void Measurement::add_prompt(const std::vector<StepRecord>& steps, Roofline& roo
     }
   }
   measured.routed_tokens = rows;
-  add(measured, roofline);
+  add(measured, roofline, "no step was a chunk of the prompt");
 }
 
 void Measurement::add_speculation(const std::vector<StepRecord>& steps, Roofline& roofline) const {
   const double context =
       static_cast<double>(options_.prompt_tokens) + static_cast<double>(options_.output_tokens) / 2;
   const int rows = 1 + options_.k;
+  const std::string why_none = fmt::format(
+      "no round had room for {}: one of --output-tokens {} is the prompt's, and a round may put "
+      "out "
+      "{}; give {} or more",
+      counted(int64_t{options_.k}, "draft"), options_.output_tokens, rows, rows + 1);
   add({.name = "verify",
-       .steps = steps_with(steps, StepKind::kExtend, rows),
+       .steps = verifications(steps, rows),
        .context = context,
        .operations = operations(rows, context),
        .routed_tokens = static_cast<double>(rows)},
-      roofline);
+      roofline, why_none);
   // Experts of the rows that propose only; the others just enter the cache.
   add({.name = "draft",
        .steps = steps_with(steps, StepKind::kDraft, options_.k),
@@ -368,7 +426,7 @@ void Measurement::add_speculation(const std::vector<StepRecord>& steps, Roofline
        .operations =
            model::draft_operations(config_, tensors_, step_options(1, context), options_.k),
        .routed_tokens = 1},
-      roofline);
+      roofline, why_none);
 }
 
 Roofline Measurement::run() {
@@ -382,11 +440,11 @@ Roofline Measurement::run() {
   const Recording recording(engine_, recorder_);
   const NeighbourWatch watch;
   const Prompt& prompt = workload.prompts.front();
-  const std::vector<StepRecord> plain = generate(engine_, recorder_, prompt, options_, 0);
-  add_decode(plain, roofline);
+  const Generations plain = generate(engine_, recorder_, prompt, options_, 0);
+  add_decode(plain.steps, roofline);
   add_prompt(plain, roofline);
   if (options_.k > 0) {
-    add_speculation(generate(engine_, recorder_, prompt, options_, options_.k), roofline);
+    add_speculation(generate(engine_, recorder_, prompt, options_, options_.k).steps, roofline);
   }
   watch.warn("the table");
   roofline.memory = measure_memory_bandwidth(engine_);
@@ -394,6 +452,13 @@ Roofline Measurement::run() {
 }
 
 }  // namespace
+
+int affordable_rounds(const RooflineOptions& options, double seconds_of_one) {
+  if (options.seconds <= 0 || seconds_of_one * options.rounds <= options.seconds) {
+    return options.rounds;
+  }
+  return std::max(1, static_cast<int>(std::floor(options.seconds / seconds_of_one)));
+}
 
 Roofline measure_roofline(engine::Engine& engine, const RooflineOptions& options) {
   if (options.k > 0 && !engine.model->mtp) {

@@ -55,6 +55,15 @@ struct RooflineOptions {
   int64_t output_tokens = 128;
   int rounds = 5;
   int k = 0;  // drafts; 0: nothing about speculation
+  // Generations of one kind take about so long, whatever the rounds, of which there is one at
+  // least. 0: all rounds.
+  double seconds = 0;
+};
+
+// A table that could not be made, and why.
+struct RooflineGap {
+  std::string name;
+  std::string why;
 };
 
 struct Roofline {
@@ -64,7 +73,11 @@ struct Roofline {
   std::vector<ArithmeticRate> rates;
   std::string rate;  // which of them is the ceiling
   std::vector<RooflineTable> tables;
+  std::vector<RooflineGap> gaps;
 };
+
+// Rounds that take about options.seconds when each takes so long.
+int affordable_rounds(const RooflineOptions& options, double seconds_of_one);
 
 // The phase that executes an operation of the cost model.
 runtime::Phase phase_of(const model::Operation& operation, const model::Config& config);

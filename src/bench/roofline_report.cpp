@@ -133,6 +133,9 @@ std::string to_text(const Roofline& roofline) {
                   roofline.runtime, to_text(roofline.memory), to_text(roofline.rates));
   text += fmt::format("ceiling    memory of each step's size, {} arithmetic\n\n", roofline.rate);
   for (const RooflineTable& table : roofline.tables) text += text_of(table);
+  for (const RooflineGap& gap : roofline.gaps) {
+    text += fmt::format("{}: no table: {}\n\n", gap.name, gap.why);
+  }
   return text + kDefinitions;
 }
 
@@ -169,9 +172,13 @@ Json to_json(const Roofline& roofline) {
   device["ceiling_arithmetic"] = roofline.rate;
   Json tables = Json::array();
   for (const RooflineTable& table : roofline.tables) tables.push_back(table_json(table));
+  Json gaps = Json::array();
+  for (const RooflineGap& gap : roofline.gaps)
+    gaps.push_back({{"step", gap.name}, {"why", gap.why}});
   return {{"model", roofline.model},
           {"device", std::move(device)},
           {"roofline", std::move(tables)},
+          {"no_table", std::move(gaps)},
           {"definitions", kDefinitions}};
 }
 

@@ -91,8 +91,10 @@ int roofline_drafts(const BenchFlags& flags, const engine::SpeculativeConfig& sp
   return engine.model->mtp ? kDrafts : 0;
 }
 
-ExitCode run_roofline(const BenchFlags& flags, const engine::SpeculativeConfig& speculation,
-                      engine::Engine& engine) {
+ExitCode run_roofline(const BenchFlags& flags, const CLI::App& command,
+                      const engine::SpeculativeConfig& speculation, engine::Engine& engine) {
+  // Of slow models some rounds say as much as all, unless their number is asked for.
+  constexpr double kSeconds = 20;
   if (speculation.draft_vocab_size > 0 || !speculation.synthetic_acceptance_rates.empty()) {
     throw Error({.what = "the tables are of drafts from all tokens, as the model accepts them",
                  .where = "--roofline",
@@ -105,7 +107,8 @@ ExitCode run_roofline(const BenchFlags& flags, const engine::SpeculativeConfig& 
       bench::measure_roofline(engine, {.prompt_tokens = flags.options.prompt_tokens,
                                        .output_tokens = flags.options.timing.output_tokens,
                                        .rounds = flags.options.timing.rounds,
-                                       .k = roofline_drafts(flags, speculation, engine)});
+                                       .k = roofline_drafts(flags, speculation, engine),
+                                       .seconds = command.count("--rounds") > 0 ? 0 : kSeconds});
   if (flags.json) {
     print_json(to_json(roofline));
   } else {
@@ -149,7 +152,7 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
   const auto engine = engine::load_engine(flags.engine.model, load);
   engine::require_draft_vocab(*engine, draft_vocab, kDraftVocabPlace);
   check_device(profile, *engine);
-  if (flags.roofline) return run_roofline(flags, options.speculation, *engine);
+  if (flags.roofline) return run_roofline(flags, command, options.speculation, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);
   if (flags.json) {
     if (report.disturbance.noticeable()) spdlog::warn("{}", to_text(report.disturbance));
@@ -184,7 +187,9 @@ void add_bench(CLI::App& app, Action& action) {
                    "Tokens generated after each prompt")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
-  command->add_option("--rounds", flags->options.timing.rounds, "Rounds that count")
+  command
+      ->add_option("--rounds", flags->options.timing.rounds,
+                   "Rounds that count (default with --roofline: fewer of a slow model)")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--warm-up", flags->options.timing.warm_up, "Rounds before that do not count")

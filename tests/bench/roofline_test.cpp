@@ -169,6 +169,30 @@ TEST_F(RooflineOfTiny, JsonHasWhatTheTextHas) {
   }
 }
 
+TEST(Roofline, SlowModelsGetFewerRounds) {
+  RooflineOptions options;
+  options.rounds = 5;
+  EXPECT_EQ(affordable_rounds(options, 1000), 5);  // no limit
+  options.seconds = 20;
+  EXPECT_EQ(affordable_rounds(options, 0.1), 5);
+  EXPECT_EQ(affordable_rounds(options, 4), 5);
+  EXPECT_EQ(affordable_rounds(options, 6), 3);
+  EXPECT_EQ(affordable_rounds(options, 41), 1);
+}
+
+TEST(Roofline, SaysWhichTablesThereAreNot) {
+  const auto engine = tiny_engine(engine::RuntimeKind::kFast);
+  const Roofline roofline =
+      measure_roofline(*engine, {.prompt_tokens = 4, .output_tokens = 4, .rounds = 1, .k = 3});
+  ASSERT_EQ(roofline.tables.size(), 1U);
+  std::vector<std::string> names;
+  for (const RooflineGap& gap : roofline.gaps) names.push_back(gap.name);
+  EXPECT_THAT(names, ::testing::ElementsAre("prompt", "verify", "draft"));
+  for (const RooflineGap& gap : roofline.gaps) {
+    EXPECT_THAT(to_text(roofline), ::testing::HasSubstr(gap.name + ": no table: " + gap.why));
+  }
+}
+
 TEST(Roofline, RefusesARuntimeWithoutPhases) {
   const auto engine = tiny_engine(engine::RuntimeKind::kReference);
   EXPECT_THROW(measure_roofline(*engine, {}), Error);
