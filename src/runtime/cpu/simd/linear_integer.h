@@ -25,9 +25,6 @@ struct Int4Integers {
                                              12, 13, 14, 15, 16, 17, 18, 19};
 };
 
-// How far ahead of its loads a kernel fetches weights.
-constexpr int64_t kIntegerFetchAhead = 1024;
-
 template <class V, class Codes, class Scales, int digits>
 struct IntegerFormat {
   using Half = IntegerHalf<digits>;
@@ -92,6 +89,9 @@ struct IntegerFormat {
 
   template <int panels, int tokens>
   [[gnu::always_inline]] void sum(const Walk& walk, Sums<V, panels, tokens>& sums) const {
+    // How far ahead of its loads weights are fetched: for several tokens from half as many panels,
+    // so as many bytes ahead in all.
+    constexpr int64_t kAhead = tokens == 1 ? 1024 : 2048;
     // After the last weights of these panels the first ones of the next are fetched.
     const int64_t bytes = 2 * walk.blocks * kHalfBytes;
     const uint8_t* const end = walk.weights + bytes;
@@ -99,7 +99,7 @@ struct IntegerFormat {
     sum_groups<V, Scales, kHalfBytes, kTokenBytes>(
         walk, sums,
         [&](const uint8_t* weights, const uint8_t* x, auto& part) __attribute__((always_inline)) {
-          const uint8_t* ahead = weights + kIntegerFetchAhead;
+          const uint8_t* ahead = weights + kAhead;
           if (ahead >= end) ahead += to_next;
           half(weights, ahead, walk.panel_stride, x, part);
         });
