@@ -113,6 +113,7 @@ RooflineLine make_line(const Kind& kind, const std::vector<Sum>& sums,
   line.draft = kind.first;
   line.phase = kind.second;
   std::vector<double> seconds;
+  seconds.reserve(sums.size());
   for (const Sum& sum : sums) seconds.push_back(sum.seconds);
   line.seconds = spread_of(seconds);
   line.barriers = mean_of(sums, &Sum::barriers);
