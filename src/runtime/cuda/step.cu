@@ -93,12 +93,11 @@ int Step::operand_index(Operand* operands, int& count, const Operand& operand) c
   return count++;
 }
 
-void Step::add_part(NormLinear& p, const DeviceLinear& linear, const Output& output, int rotation) {
+void Step::add_part(NormLinear& p, const DeviceLinear& linear, const Output& output) {
   Part& part = p.parts[p.part_count++];
   part.matrix = linear.matrix;
   part.factor = linear.factor;
   part.operand = operand_index(p.operands, p.operand_count, linear.operand);
-  part.rotation = rotation;
   part.output = output;
 }
 
@@ -120,11 +119,13 @@ NormLinear Step::norm_input(const Pass* pass, const float* x, const float* norm)
 // Shares the linears of a phase out over blocks, and says how many those are and what they need.
 int Step::share_out(Part* parts, int count, Shape& shape) const {
   int grid = 1;
+  int start = 0;  // where the next part's first block is: after those that have a tile more
   for (int i = 0; i < count; ++i) grid = std::max(grid, std::min(parts[i].matrix.tiles, blocks_));
   for (int i = 0; i < count; ++i) {
     const PackedMatrix& m = parts[i].matrix;
     parts[i].share = Share(m.tiles, grid);
-    parts[i].rotation %= grid;
+    parts[i].rotation = (grid - start) % grid;
+    start = (start + parts[i].share.more) % grid;
     shape.items += parts[i].share.most() * m.segments.value;
     if (m.segments.value > 1) shape.partials = shape.items;
   }
@@ -202,7 +203,7 @@ void Step::mamba(const DeviceMamba& m, const float* norm, int index) {
   Output projected;
   projected.data = s_.projected;
   projected.stride = static_cast<int>(c_.in_proj_rows());
-  add_part(in, m.in_proj, projected, 0);
+  add_part(in, m.in_proj, projected);
   norm_phase("mamba in_proj", in);
   if (observing()) observer_->input(*m.in_proj.source, buffers_.normed);
 
@@ -246,9 +247,9 @@ void Step::attention(const DeviceAttention& a, const float* norm, const Pass* pa
   Output values = keys;
   values.kind = OutputKind::kValue;
   values.cache = kv.values;
-  add_part(in, a.q, queries, 0);
-  add_part(in, a.k, keys, 1);
-  add_part(in, a.v, values, 3);
+  add_part(in, a.q, queries);
+  add_part(in, a.k, keys);
+  add_part(in, a.v, values);
   norm_phase("attention qkv", in);
   if (observing()) {
     for (const DeviceLinear* linear : {&a.k, &a.v, &a.q})
@@ -292,7 +293,7 @@ void Step::mlp(const DeviceMlp& m, const float* norm, const Pass* pass, float* h
   output.kind = OutputKind::kRelu2;
   output.data = s_.mlp;
   output.stride = m.up.matrix.rows;
-  add_part(up, m.up, output, 0);
+  add_part(up, m.up, output);
   norm_phase("mlp up", up);
   if (observing()) observer_->input(*m.up.source, buffers_.normed);
   ActLinear down;
@@ -327,7 +328,7 @@ void Step::head(const Pass* pass, const float* h, const float* norm, bool logits
     output.kind = OutputKind::kLogits;
     output.data = logits_to;
     output.stride = static_cast<int>(c_.vocab_size);
-    add_part(p, w_.lm_head, output, 0);
+    add_part(p, w_.lm_head, output);
     p.candidates = s_.candidates;
   }
   norm_phase(logits ? "lm_head" : "final norm", p);
@@ -371,7 +372,7 @@ void Step::mtp_input(const Pass* pass) {
   Output output;
   output.data = s_.mtp_h;
   output.stride = p.width;
-  add_part(p, mtp.eh_proj, output, 0);
+  add_part(p, mtp.eh_proj, output);
   norm_phase("mtp eh_proj", p);
   if (observing()) observer_->input(*mtp.eh_proj.source, buffers_.normed);
 }
@@ -390,8 +391,8 @@ void Step::mtp_keys_and_values() {
   Output values = keys;
   values.kind = OutputKind::kValue;
   values.cache = s_.mtp_kv.values;
-  add_part(p, a.k, keys, 0);
-  add_part(p, a.v, values, 2);
+  add_part(p, a.k, keys);
+  add_part(p, a.v, values);
   norm_phase("mtp kv", p);
   if (observing()) {
     observer_->input(*a.k.source, buffers_.normed);

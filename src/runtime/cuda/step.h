@@ -85,7 +85,7 @@ class Step {
   SharedLayout layout(const Shape& shape, int rows) const;
   int share_out(Part* parts, int count, Shape& shape) const;
   static int chunk_units(const SharedLayout& l, const PackedMatrix& m);
-  void add_part(NormLinear& p, const DeviceLinear& linear, const Output& output, int rotation);
+  void add_part(NormLinear& p, const DeviceLinear& linear, const Output& output);
   int operand_index(Operand* operands, int& count, const Operand& operand) const;
   void norm_phase(const char* name, NormLinear& p);
   void act_phase(const char* name, ActLinear& p, const DeviceLinear& linear, const Output& output);

@@ -44,7 +44,7 @@ void Step::moe(const DeviceMoe& m, const float* norm, const Pass* pass, float* h
     Output output;
     output.data = s_.latent;
     output.stride = latent_width;
-    add_part(fc1, m.fc1, output, 0);
+    add_part(fc1, m.fc1, output);
     norm_phase("moe fc1", fc1);
     if (observing()) observer_->input(*m.fc1.source, buffers_.normed);
   }
