@@ -261,26 +261,45 @@ struct Warp {
     }
   }
 
-  // The block's result from its warps', in their order.
-  __device__ void store(const Exchange<kDim>& exchange) const {
+  // The block's result from its warps', in their order; by all threads.
+  __device__ void store(Exchange<kDim>& exchange) const {
     const int rows = min(kHeadsPerBlock, p.heads_per_key() - piece.head_block * kHeadsPerBlock);
-    for (int i = threadIdx.x; i < rows * kDim; i += 32 * kAttentionWarps) {
-      const int row = i / kDim;
+    const int row_of_thread = static_cast<int>(threadIdx.x);
+    if (row_of_thread < rows) {
+      const int row = row_of_thread;
       float most = kMinusInfinity;
 #pragma unroll
       for (int w = 0; w < kAttentionWarps; ++w) most = fmaxf(most, exchange.largest[w][row]);
-      float sum = 0.0F;
       float total = 0.0F;
 #pragma unroll
       for (int w = 0; w < kAttentionWarps; ++w) {
-        // A warp without positions has the largest -infinity and counts nothing.
+        // A warp without positions has the largest -infinity and counts nothing. From here on its
+        // place holds what its sums are multiplied by.
         const float factor = ptx::exp2_approx(exchange.largest[w][row] - most);
-        sum += exchange.sums[w][row][i % kDim] * factor;
+        exchange.largest[w][row] = factor;
         total += exchange.weight[w][row] * factor;
       }
       const int64_t at = p.at(piece.token, head(row), piece.chunk);
-      p.sums[at * kDim + i % kDim] = sum;
-      if (i % kDim == 0) *reinterpret_cast<float2*>(p.weights + at * 2) = make_float2(most, total);
+      *reinterpret_cast<float2*>(p.weights + at * 2) = make_float2(most, total);
+    }
+    __syncthreads();
+    constexpr int kVectors = kDim / 4;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < rows * kVectors; i += 32 * kAttentionWarps) {
+      const int row = i / kVectors;
+      const int dim = i % kVectors * 4;
+      float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+      for (int w = 0; w < kAttentionWarps; ++w) {
+        const float factor = exchange.largest[w][row];
+        const float4 v = *reinterpret_cast<const float4*>(&exchange.sums[w][row][dim]);
+        sum.x += v.x * factor;
+        sum.y += v.y * factor;
+        sum.z += v.z * factor;
+        sum.w += v.w * factor;
+      }
+      const int64_t at = p.at(piece.token, head(row), piece.chunk);
+      *reinterpret_cast<float4*>(p.sums + at * kDim + dim) = sum;
     }
   }
 };
