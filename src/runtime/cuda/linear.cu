@@ -64,12 +64,22 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   const int rows = kRows == 1 ? 1 : rows_now;
   WarpStream stream = stream_of(p.shared);
   stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
-  ptx::wait_for_previous();
-  p.trace.stamp(Trace::kReady);
-
   Best<kTokenGroups> best = no_best<kTokenGroups>();
-  normalize<kRows>(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space,
-                   {p.normed, p.normed_stride, p.normed_by_hidden_row});
+  const NormedOutput normed = {p.normed, p.normed_stride, p.normed_by_hidden_row};
+  if (kRows == 1 && p.input_count == 1 && !space.per_token()) {
+    const RowOperands operands(space);
+    const float inverse_width = 1.0F / static_cast<float>(p.width);
+    const int normed_row = normed.by_hidden_row ? p.pass->hidden_row[0] : 0;
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    normalize_one<false>(p.inputs[0].x, p.width, inverse_width, p.eps, weights, operands,
+                         space.scratch, normed, normed_row, {});
+  } else {
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    normalize<kRows>(p.inputs, p.input_count, *p.pass, rows, p.width, p.eps, weights, space,
+                     normed);
+  }
   space.pad(rows, p.width * p.input_count / 4, p.units);
   sync_computing();
   // Not earlier: what the next kernel does on arriving delays this one's input.
@@ -83,18 +93,26 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
 
 namespace {
 
-// Scales of the groups of the tokens' gated norms, into `scales` [tokens, groups]. `space` for
-// [tokens, pieces] numbers.
-__device__ inline void group_scales(const ActLinear& p, int rows, float* space, float* scales) {
-  for (int i = threadIdx.x; i < rows * p.pieces; i += kThreads) space[i] = __ldcg(p.squares + i);
-  sync_computing();
-  const int per_group = p.pieces / p.groups;
-  for (int i = threadIdx.x; i < rows * p.groups; i += kThreads) {
-    const float* pieces = space + i * per_group;
-    float sum = 0.0F;
-#pragma unroll 8
-    for (int j = 0; j < per_group; ++j) sum += pieces[j];
-    scales[i] = rsqrtf(sum * p.inverse_group_width + p.eps);
+// This lane's share of a group's sum of squares; warp_sum() adds them up. `pieces`: of the group.
+__device__ inline float pieces_of_lane(const float* pieces, int per_group) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  float sum = lane < per_group ? __ldcg(pieces + lane) : 0.0F;
+#pragma unroll 1
+  for (int j = lane + 32; j < per_group; j += 32) sum += __ldcg(pieces + j);
+  return sum;
+}
+__device__ inline float scale_of_squares(const ActLinear& p, float squares) {
+  return rsqrtf(squares * p.inverse_group_width + p.eps);
+}
+
+// Scales of the groups of the tokens' gated norms, into `scales` [tokens, groups].
+__device__ inline void group_scales(const ActLinear& p, int rows, float* scales) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x / 32); i < rows * p.groups; i += kWarps) {
+    const int per_group = p.pieces / p.groups;
+    const float* pieces = p.squares + i * per_group;
+    const float scale = scale_of_squares(p, warp_sum(pieces_of_lane(pieces, per_group)));
+    if (threadIdx.x % 32 == 0) scales[i] = scale;
   }
   sync_computing();
 }
@@ -141,7 +159,7 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
   float* scales = space.row_scales + 2 * kMaxRows;
   StripPart part;
   load_strip(reinterpret_cast<const float4*>(p.x), 0, vectors, part);
-  if (gated) group_scales(p, rows, reinterpret_cast<float*>(space.data), scales);
+  if (gated) group_scales(p, rows, scales);
 #pragma unroll 1
   for (int token = 0; token < rows; ++token) {
     const auto* row = reinterpret_cast<const float4*>(p.x + static_cast<int64_t>(token) * p.width);
@@ -175,6 +193,57 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
   }
 }
 
+// The squares of the groups that a thread's columns of a strip are in. A warp's columns must be of
+// one group.
+struct GroupSquares {
+  const float* pieces[kStripVectors];  // null: no such columns
+  int per_group = 0;
+
+  static __device__ bool possible(const ActLinear& p) {
+    return p.kind == InputKind::kPlain ||
+           (p.width % p.groups == 0 && p.width / p.groups % 128 == 0);
+  }
+  __device__ explicit GroupSquares(const ActLinear& p) {
+    if (p.kind == InputKind::kPlain) return;
+    per_group = p.pieces / p.groups;
+    const int width = p.width / p.groups;
+#pragma unroll
+    for (int i = 0; i < kStripVectors; ++i) {
+      const int column = 4 * ((static_cast<int>(threadIdx.x) & ~31) + i * kThreads);
+      pieces[i] = column < p.width ? p.squares + column / width * per_group : nullptr;
+    }
+  }
+};
+
+// One token's input into operands, as short as can be.
+__device__ inline void build_one(const ActLinear& p, const StripPart& weights,
+                                 const RowOperands& operands, const GroupSquares& of) {
+  const int vectors = p.width / 4;
+  const bool gated = p.kind == InputKind::kGatedNorm;
+  StripPart part;
+  load_strip(reinterpret_cast<const float4*>(p.x), 0, vectors, part);
+  float squares[kStripVectors];
+#pragma unroll
+  for (int i = 0; i < kStripVectors; ++i) {
+    squares[i] = gated && of.pieces[i] != nullptr ? pieces_of_lane(of.pieces[i], of.per_group) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kStripVectors; ++i) {
+    const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+    float4& v = part[i];
+    if (gated) {
+      const float scale = scale_of_squares(p, warp_sum(squares[i]));
+      v.x *= scale * weights[i].x;
+      v.y *= scale * weights[i].y;
+      v.z *= scale * weights[i].z;
+      v.w *= scale * weights[i].w;
+    }
+    if (index >= vectors) continue;
+    operands.store(index, v);
+    if (p.observed != nullptr && blockIdx.x == 0) reinterpret_cast<float4*>(p.observed)[index] = v;
+  }
+}
+
 }  // namespace
 
 template <int kRows, FormatSet kFormats>
@@ -194,10 +263,17 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
   }
   WarpStream stream = stream_of(p.shared);
   stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
-  ptx::wait_for_previous();
-  p.trace.stamp(Trace::kReady);
-
-  build_operands(p, rows, weights, space);
+  if (kRows == 1 && p.width <= 4 * kStrip && GroupSquares::possible(p) && !space.per_token()) {
+    const RowOperands operands(space);
+    const GroupSquares squares(p);
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    build_one(p, weights, operands, squares);
+  } else {
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    build_operands(p, rows, weights, space);
+  }
   space.pad(rows, p.width / 4, p.units);
   sync_computing();
   // Not earlier: what the next kernel does on arriving delays this one's input.

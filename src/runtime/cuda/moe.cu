@@ -49,7 +49,7 @@ __device__ __noinline__ void more_logits(const MoeUp& p, int tokens, uint32_t ep
       }
       block_sum(sums, scratch);
       if (threadIdx.x == 0) {
-        const float scale = rsqrtf(sums[0] / static_cast<float>(p.width) + p.eps);
+        const float scale = rsqrtf(sums[0] * (1.0F / static_cast<float>(p.width)) + p.eps);
         ptx::store_tagged(p.router.words + token * p.router.experts + expert,
                           __float_as_uint(sums[1] * scale), epoch);
       }

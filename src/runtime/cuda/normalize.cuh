@@ -28,11 +28,26 @@ struct NormedOutput {
 // The router's logit of one expert on the way: the dot product needs the same pass over the row and
 // the same sum over the block as the norm.
 struct RouterTap {
-  float4 gate[kMaxVectors];   // this thread's part of the expert's row
+  // This thread's part of the expert's row; of bfloat16 the bits, in x and y, until unpack().
+  float4 gate[kMaxVectors];
+  bool bf16 = false;
   uint64_t* words = nullptr;  // [kMaxRows][experts], where the logit goes, with `epoch` as its tag
   int experts = 0;
   int expert = 0;  // beyond `experts`: no logit
   uint32_t epoch = 0;
+
+  // Bits to numbers. Who does it waits for them.
+  __device__ void unpack() {
+    if (!bf16) return;
+#pragma unroll
+    for (float4& of : gate) {
+      const uint32_t x = __float_as_uint(of.x);
+      const uint32_t y = __float_as_uint(of.y);
+      of = make_float4(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u),
+                       __uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
+    }
+    bf16 = false;
+  }
 };
 
 // kRows rows at a time, from `first` on; those from `rows` on do not count.
@@ -78,7 +93,7 @@ __device__ inline void normalize_rows(const NormedInput& input, const Pass& pass
   for (int r = 0; r < kRows; ++r) {
     const int token = first + r;
     if (token >= rows) break;
-    const float scale = rsqrtf(sums[r * kSums] / static_cast<float>(width) + eps);
+    const float scale = rsqrtf(sums[r * kSums] * (1.0F / static_cast<float>(width)) + eps);
     if constexpr (kRouter) {
       if (threadIdx.x == 0 && tap.expert < tap.experts) {
         ptx::store_tagged(tap.words + token * tap.experts + tap.expert,
@@ -103,6 +118,55 @@ __device__ inline void normalize_rows(const NormedInput& input, const Pass& pass
         float* to = normed.data + static_cast<int64_t>(line) * normed.stride + input.column;
         reinterpret_cast<float4*>(to)[vector] = v[r][i];
       }
+    }
+  }
+}
+
+// The same of one row whose operands have no scale of its own, as short as can be: this is what
+// everybody waits for when a phase begins.
+template <bool kRouter>
+__device__ inline void normalize_one(const float* input, int width, float inverse_width, float eps,
+                                     const NormWeights& weights, const RowOperands& operands,
+                                     float* scratch, const NormedOutput& normed, int normed_row,
+                                     RouterTap tap) {
+  constexpr int kSums = kRouter ? 2 : 1;
+  const auto* x = reinterpret_cast<const float4*>(input);
+  float4 v[kMaxVectors];
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int vector = threadIdx.x + i * kThreads;
+    v[i] = vector * 4 < width ? __ldcg(x + vector) : make_float4(0, 0, 0, 0);
+  }
+  if constexpr (kRouter) tap.unpack();
+  float sums[kSums] = {};  // squares, products
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    float4& a = v[i];
+    const float4 w = weights.values[i];
+    sums[0] += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
+    a = make_float4(a.x * w.x, a.y * w.y, a.z * w.z, a.w * w.w);
+    if constexpr (kRouter) {
+      const float4 g = tap.gate[i];
+      sums[1] += a.x * g.x + a.y * g.y + a.z * g.z + a.w * g.w;
+    }
+  }
+  block_sum_once(sums, scratch);
+  const float scale = rsqrtf(sums[0] * inverse_width + eps);
+  if constexpr (kRouter) {
+    if (threadIdx.x == 0 && tap.expert < tap.experts) {
+      ptx::store_tagged(tap.words + tap.expert, __float_as_uint(sums[1] * scale), tap.epoch);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int vector = threadIdx.x + i * kThreads;
+    if (vector * 4 >= width) break;
+    float4& a = v[i];
+    a = make_float4(a.x * scale, a.y * scale, a.z * scale, a.w * scale);
+    operands.store(vector, a);
+    if (normed.data != nullptr && blockIdx.x == 0) {
+      float* to = normed.data + static_cast<int64_t>(normed_row) * normed.stride;
+      reinterpret_cast<float4*>(to)[vector] = a;
     }
   }
 }

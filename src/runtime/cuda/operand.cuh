@@ -55,17 +55,21 @@ __device__ inline void sync_computing() {
   ptx::sync_threads(1, kThreads);
 }
 
+// Sum over a warp, for every lane.
+__device__ inline float warp_sum(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  return value;
+}
+
 // Sum over the computing threads of each of `values`, in an order that depends on nothing;
 // `scratch` holds kWarps * kCount floats. Every thread gets the sums. All of them call.
 template <int kCount>
 __device__ inline void block_sum(float (&values)[kCount], float* scratch) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      values[i] += __shfl_xor_sync(0xffffffffu, values[i], distance);
-    }
-  }
+  for (int i = 0; i < kCount; ++i) values[i] = warp_sum(values[i]);
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) {
 #pragma unroll
@@ -81,6 +85,29 @@ __device__ inline void block_sum(float (&values)[kCount], float* scratch) {
     }
   }
   sync_computing();
+}
+
+// The same sums, bit for bit, with one barrier: `scratch` must not be used again before another.
+template <int kCount>
+__device__ inline void block_sum_once(float (&values)[kCount], float* scratch) {
+  static_assert(kWarps == 16);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = warp_sum(values[i]);
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scratch[i * kWarps + threadIdx.x / 32] = values[i];
+  }
+  sync_computing();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const auto* of_warps = reinterpret_cast<const float4*>(scratch + i * kWarps);
+    const float4 a = of_warps[0], b = of_warps[1], c = of_warps[2], d = of_warps[3];
+    // The order of the butterfly above: 8 apart, then 4, 2, 1.
+    const float4 e = {a.x + c.x, a.y + c.y, a.z + c.z, a.w + c.w};
+    const float4 f = {b.x + d.x, b.y + d.y, b.z + d.z, b.w + d.w};
+    const float4 g = {e.x + f.x, e.y + f.y, e.z + f.z, e.w + f.w};
+    values[i] = (g.x + g.z) + (g.y + g.w);
+  }
 }
 
 __device__ inline float block_max(float value, float* scratch) {
@@ -150,6 +177,33 @@ struct OperandSpace {
     bool any = false;
     for (int i = 0; i < count; ++i) any |= operands[i].kind == OperandKind::kFp8Token;
     return any;
+  }
+};
+
+// The operands of one row, with all that storing needs in registers before the row is there. Not
+// for kFp8Token.
+struct RowOperands {
+  OperandKind kind[kMaxOperands];
+  float inverse[kMaxOperands];
+  uint32_t at[kMaxOperands];  // shared addresses
+  int count;
+
+  __device__ explicit RowOperands(const OperandSpace& space) : count(space.count) {
+#pragma unroll
+    for (int i = 0; i < kMaxOperands; ++i) {
+      if (i >= count) break;
+      kind[i] = space.operands[i].kind;
+      inverse[i] = space.operands[i].inverse;
+      at[i] = ptx::shared_address(space.row(i, 0));
+    }
+  }
+  // Columns 4 * vector .. + 3.
+  __device__ void store(int vector, float4 v) const {
+#pragma unroll
+    for (int i = 0; i < kMaxOperands; ++i) {
+      if (i >= count) break;
+      ptx::store_shared_8(at[i] + vector * 8, to_operand({kind[i], 0.0F, inverse[i]}, v, 0.0F));
+    }
   }
 };
 
