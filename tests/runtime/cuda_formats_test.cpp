@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "codec/fp8.h"
 #include "codec/int4.h"
 #include "codec/nvfp4.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/small_floats.h"
 #include "cuda_device.h"
 #include "test_files.h"
@@ -230,6 +232,23 @@ TEST(CudaPlan, NamesEveryDeviation) {
     }
   }
   EXPECT_GT(w4a4, 0);
+}
+
+// Each lane of a warp keeps one expert's weight.
+TEST(CudaPlan, RefusesMoreExpertsPerTokenThanItChooses) {
+  LEVIN_NEEDS_CUDA();
+  auto json = read_json(kSource / "configs/nemotron-3.5-lightning-30b-a3b/config.json");
+  json["num_experts_per_tok"] = 33;
+  const auto model =
+      make_shape_model(model::parse_config(json, "config.json"),
+                       [](const model::TensorPlan&) { return checkpoint::ModuleQuant{}; });
+  try {
+    make_cuda_runtime(model, {.max_model_len = 128});
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("at most 32"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("33"), std::string::npos) << error.what();
+  }
 }
 
 // The full 30B shape in BF16 with far too many slots: said before anything is allocated.

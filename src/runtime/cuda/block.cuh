@@ -7,15 +7,17 @@ namespace levin::runtime::cuda {
 
 extern __shared__ __align__(128) uint8_t shared_memory[];
 
-__device__ inline WarpStream stream_of(const SharedLayout& layout) {
+__device__ inline WarpStream stream_of(const SharedLayout& layout, const Item* items) {
   const int warp = static_cast<int>(threadIdx.x / 32);
   return {ptx::shared_address(shared_memory) + warp * layout.slots * layout.slot_bytes,
           ptx::shared_address(shared_memory) + layout.barriers + 8 * kMostSlots * warp,
-          layout.slots, layout.slot_bytes,
-          reinterpret_cast<const Item*>(shared_memory + layout.items)};
+          layout.slots, layout.slot_bytes, items};
 }
 __device__ inline Item* items_of(const SharedLayout& layout) {
   return reinterpret_cast<Item*>(shared_memory + layout.items);
+}
+__device__ inline WarpStream stream_of(const SharedLayout& layout) {
+  return stream_of(layout, items_of(layout));
 }
 
 __device__ inline OperandSpace operand_space(const SharedLayout& layout, const Operand* operands,

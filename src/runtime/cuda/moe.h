@@ -8,6 +8,7 @@
 #pragma once
 
 #include "runtime/cuda/linear.h"
+#include "runtime/cuda/moe_items.h"
 #include "runtime/cuda/routing.cuh"
 
 namespace levin::runtime::cuda {
@@ -40,6 +41,7 @@ struct Activations {
 
 struct MoeUp {
   const Pass* pass = nullptr;
+  ItemLists items;  // of one token
   NormedInput input;
   int width = 0;
   float eps = 0.0F;
@@ -81,6 +83,7 @@ inline constexpr int kDownRows = 4;  // tokens of one launch of moe_down, at mos
 // are all in shared memory.
 struct MoeDown {
   const Pass* pass = nullptr;
+  ItemLists items;  // of one token
   int first_token = 0;
   int most_tokens = kDownRows;
   int rows = 0;        // of all matrices
@@ -105,9 +108,11 @@ struct MoeDown {
   Trace trace;
 };
 
-// For up to `rows` tokens and matrices in formats of the set. Grid: at most the number of
-// multiprocessors, since blocks wait for each other.
-Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats);
-Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats);
+// For one token (moe_one.cu), and for up to `rows` tokens (moe_several.cu), and matrices in formats
+// of the set. Grid: at most the number of multiprocessors, since blocks wait for each other.
+Kernel<MoeUp> moe_up_one_kernel(FormatSet formats);
+Kernel<MoeDown> moe_down_one_kernel(FormatSet formats);
+Kernel<MoeUp> moe_up_several_kernel(int rows, FormatSet formats);
+Kernel<MoeDown> moe_down_several_kernel(FormatSet formats);
 
 }  // namespace levin::runtime::cuda

@@ -23,6 +23,7 @@ struct Router {
 };
 
 inline constexpr int kMaxExperts = 512;
+inline constexpr int kMaxChosen = 32;  // per token: one for each lane of a warp
 inline constexpr int kExpertWords = kMaxExperts / 32;
 
 // The choice, in shared memory. Pair p = token * chosen + j is the j-th choice of a token.

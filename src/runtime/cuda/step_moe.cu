@@ -16,7 +16,8 @@ double bytes_of(const PackedMatrix& m) {
   return static_cast<double>(m.bytes());
 }
 
-constexpr int kAnnouncement = 128;  // bytes
+// Bytes: what the scouts say, then a barrier for the list of items and one for each input.
+constexpr int kAnnouncement = 512;
 
 }  // namespace
 
@@ -77,12 +78,14 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   up.operand_count = 0;
   up.router = router;
   up.gate = {m.gate, m.gate_bf16};
+  up.items = m.up_items;
   up.experts = m.up.matrices;
   const PackedMatrix& expert = up.experts.first;
   double bytes = bytes_of(expert) * router.chosen +
                  static_cast<double>(router.experts) * width * (m.gate_bf16 ? 2 : 4);
   FormatSet formats = set_of(expert.format);
   Shape shape;
+  const bool one = rows_ == 1;
   // The phase before is short: with one copy at a time the rings would not be full when it ends.
   shape.ahead = 2;
   shape.busy_warps = kWarps;
@@ -101,10 +104,11 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.shared_part.share = Share(m.shared_up.matrix.tiles, blocks_);
     shape.partials = up.shared_part.share.most() * m.shared_up.matrix.segments.value;
     shape.items += shape.partials;
-    if (expert.segments.value > 1) shape.partials = shape.items;
     bytes += bytes_of(m.shared_up.matrix);
     formats |= set_of(m.shared_up.matrix.format);
   }
+  if (one || expert.segments.value > 1) shape.partials = shape.items;
+  ++shape.items;  // the head of a list
   if (latent) {
     up.latent = s_.latent;
     up.latent_width = static_cast<int>(c_.moe_latent_size);
@@ -137,7 +141,8 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.observed_routed = buffers_.routed;
     up.observed_experts = buffers_.experts;
   }
-  const Kernel<MoeUp> kernel = moe_up_kernel(rows_, formats);
+  const Kernel<MoeUp> kernel =
+      one ? moe_up_one_kernel(formats) : moe_up_several_kernel(rows_, formats);
   allow_shared(kernel, shared_per_block_);
   launch("moe up", kernel, dim3(static_cast<unsigned>(blocks_)), kThreads, up.shared.total, up,
          bytes);
@@ -157,6 +162,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   MoeDown p;
   p.pass = pass;
   p.routed = routed;
+  p.items = routed ? m.down_items : m.shared_down_items;
   p.router = router;
   p.experts = m.down.matrices;
   const PackedMatrix& any = routed ? p.experts.first : m.shared_down.matrix;
@@ -190,6 +196,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     shape.items += tiles * m.shared_down.matrix.segments.value;
   }
   shape.partials = shape.items;
+  ++shape.items;  // the head of a list
   p.routed_in = with_memory(m.down.activations, s_.routed_acts, s_.routed_stride);
   p.out = out;
   p.out_stride = stride;
@@ -208,7 +215,8 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.shared_rows = p.routing_offset - shared_rows;
   p.routed_rows = p.shared_rows - routed_rows;
   p.factors = p.routed_rows - factors;
-  const Kernel<MoeDown> kernel = moe_down_kernel(rows, formats);
+  const Kernel<MoeDown> kernel =
+      rows == 1 ? moe_down_one_kernel(formats) : moe_down_several_kernel(formats);
   allow_shared(kernel, shared_per_block_);
   for (p.first_token = 0; p.first_token < rows_; p.first_token += rows) {
     launch("moe down", kernel, dim3(static_cast<unsigned>(grid)), kThreads, p.shared.total, p,

@@ -24,8 +24,8 @@ struct alignas(16) Item {
 };
 
 // `chunk_units`: units of one copy.
-__device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int part,
-                               int chunk_units) {
+__host__ __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int part,
+                                        int chunk_units) {
   Item item;
   const int begin = m.segment_units.begin(segment);
   const int units = m.segment_units.begin(segment + 1) - begin;
@@ -89,8 +89,8 @@ class WarpStream {
     step_ = step;
 #pragma unroll 1
     while (in_flight_ < slots_ && !exhausted()) {
-      copy_chunk();
       if (in_flight_ >= ahead) ptx::barrier_wait(barriers_ + 8 * (in_flight_ - ahead), 0);
+      copy_chunk();
     }
   }
   // All that there is to copy is on its way.

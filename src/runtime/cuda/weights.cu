@@ -106,6 +106,8 @@ class Placer {
   DeviceMoe moe(const model::MoeBlock& block);
   DeviceLayer layer(const model::Layer& source);
   void gate(const model::Linear& source, DeviceMoe& moe);
+  void item_lists(DeviceMoe& moe);
+  void upload(const std::vector<uint8_t>& bytes, ItemLists& lists);
   int tiles_of_block(const model::Linear& linear) const;
   int segments_of(const model::Linear& linear) const;
   int expert_segments(const model::Linear& linear, bool down) const;
@@ -314,8 +316,34 @@ void Placer::gate(const model::Linear& source, DeviceMoe& moe) {
   plan_.push_back(entry);
 }
 
+void Placer::upload(const std::vector<uint8_t>& bytes, ItemLists& lists) {
+  auto* place = arena_.take<uint8_t>(bytes.size());
+  if (uploader_ != nullptr) uploader_->copy(bytes.data(), place, bytes.size());
+  lists.data = place;
+}
+
+void Placer::item_lists(DeviceMoe& moe) {
+  const auto chosen = static_cast<int>(config_.num_experts_per_tok);
+  const PackedMatrix none;
+  const bool latent = moe.fc1.exists();
+  const PackedMatrix& shared_up = moe.shared_up.matrix;
+  const PackedMatrix& shared_down = moe.shared_down.matrix;
+  upload(up_items(shared_up, moe.up.matrices.first, chosen, blocks_, moe.up_items), moe.up_items);
+  upload(down_items(latent ? none : shared_down, moe.down.matrices.first, chosen, blocks_,
+                    moe.down_items),
+         moe.down_items);
+  if (latent && moe.shared_down.exists()) {
+    upload(down_items(shared_down, none, 0, blocks_, moe.shared_down_items), moe.shared_down_items);
+  }
+}
+
 DeviceMoe Placer::moe(const model::MoeBlock& block) {
   DeviceMoe placed;
+  if (config_.num_experts_per_tok > kMaxChosen) {
+    unsupported("more experts per token than the CUDA runtime chooses", block.gate.name,
+                "at most " + std::to_string(kMaxChosen),
+                std::to_string(config_.num_experts_per_tok));
+  }
   placed.source = &block;
   gate(block.gate, placed);
   placed.bias = vector(block.e_score_correction_bias);
@@ -332,6 +360,7 @@ DeviceMoe Placer::moe(const model::MoeBlock& block) {
     placed.shared_activations.kind = placed.shared_down.operand.kind;
     placed.shared_activations.inverse = placed.shared_down.operand.inverse;
   }
+  item_lists(placed);
   return placed;
 }
 

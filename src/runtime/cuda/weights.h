@@ -54,6 +54,9 @@ struct DeviceMoe {
   DeviceLinear shared_up, shared_down;
   Activations shared_activations;  // of shared_down's input; without memory
   DeviceLinear fc1, fc2;
+  // Of passes of one token. With latent experts the shared one's down projection is a phase of its
+  // own.
+  ItemLists up_items, down_items, shared_down_items;
   const model::MoeBlock* source = nullptr;
 };
 

@@ -1,179 +1,8 @@
-// The mixture-of-experts layer (moe.h).
-#include "runtime/cuda/block.cuh"
-#include "runtime/cuda/moe.h"
-#include "runtime/cuda/normalize.cuh"
+// The mixture-of-experts layer for several tokens (moe.h).
+#include "runtime/cuda/moe_parts.cuh"
 
 namespace levin::runtime::cuda {
 namespace {
-
-__device__ inline float4 gate_vector(const MoeUp& p, int expert, int vector) {
-  const int64_t at = static_cast<int64_t>(expert) * p.width + vector * 4;
-  if (!p.gate.bf16) {
-    return __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(p.gate.weights) + at));
-  }
-  const uint2 bits =
-      __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.gate.weights) + at));
-  return make_float4(__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u),
-                     __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xffff0000u));
-}
-
-__device__ inline RouterTap make_tap(const MoeUp& p, int expert) {
-  RouterTap tap;
-  tap.words = p.router.words;
-  tap.experts = p.router.experts;
-  tap.expert = expert;
-#pragma unroll
-  for (int i = 0; i < kMaxVectors; ++i) {
-    const int vector = threadIdx.x + i * kThreads;
-    tap.gate[i] = make_float4(0, 0, 0, 0);
-    if (expert < tap.experts && vector * 4 < p.width) tap.gate[i] = gate_vector(p, expert, vector);
-  }
-  return tap;
-}
-
-// The logits of experts beyond the number of blocks.
-__device__ __noinline__ void more_logits(const MoeUp& p, int tokens, uint32_t epoch,
-                                         float* scratch) {
-  for (int expert = static_cast<int>(blockIdx.x + gridDim.x); expert < p.router.experts;
-       expert += static_cast<int>(gridDim.x)) {
-    for (int token = 0; token < tokens; ++token) {
-      float sums[2] = {};  // squares and products
-      const auto* x =
-          reinterpret_cast<const float4*>(p.input.x + static_cast<int64_t>(token) * p.width);
-      for (int vector = threadIdx.x; vector * 4 < p.width; vector += kThreads) {
-        const float4 v = __ldcg(x + vector);
-        const float4 w = __ldg(reinterpret_cast<const float4*>(p.input.weight) + vector);
-        const float4 g = gate_vector(p, expert, vector);
-        sums[0] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-        sums[1] += v.x * w.x * g.x + v.y * w.y * g.y + v.z * w.z * g.z + v.w * w.w * g.w;
-      }
-      block_sum(sums, scratch);
-      if (threadIdx.x == 0) {
-        const float scale = rsqrtf(sums[0] * (1.0F / static_cast<float>(p.width)) + p.eps);
-        ptx::store_tagged(p.router.words + token * p.router.experts + expert,
-                          __float_as_uint(sums[1] * scale), epoch);
-      }
-    }
-  }
-}
-
-// What the scouts tell the other warps: an mbarrier, then how many items there are in all.
-struct Announcement {
-  uint8_t* at;
-  __device__ uint32_t barrier() const { return ptx::shared_address(at); }
-  __device__ int& items() const { return *reinterpret_cast<int*>(at + 8); }
-  // By all scouts after their work.
-  __device__ void make(const Scouts& scouts, int count) const {
-    scouts.sync();
-    if (scouts.thread() != 0) return;
-    items() = count;
-    ptx::barrier_arrive(barrier());
-  }
-};
-
-// A warp's way through the items: those that do not depend on the routing, by the warps that are no
-// scouts; then the others, from the last warp on, since the first ones have had more to do.
-struct Shift {
-  WarpStream stream;
-  const Announcement& known;
-  int free_items;  // that do not depend on the routing
-  int step;
-  bool routed = false;
-  int end = 0;
-
-  __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts,
-                   int ahead)
-      : stream(s), known(a), free_items(count), step(scouts.others()) {
-    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step, ahead);
-  }
-  __device__ static int warp() { return static_cast<int>(threadIdx.x / 32); }
-  __device__ int first_routed() const { return free_items + kWarps - 1 - warp(); }
-  __device__ void start_routed() {
-    routed = true;
-    end = known.items();
-    stream.read(first_routed(), end, kWarps);
-  }
-  __device__ void refill() {
-    if (!stream.exhausted()) {
-      stream.fill();
-    } else if (!routed && ptx::barrier_passed(known.barrier(), 0)) {
-      start_routed();
-    }
-  }
-  // Calls multiply(item) for all items of the warp.
-  template <typename Multiply>
-  __device__ void work(Multiply&& multiply) {
-    int i = warp() < step ? warp() : free_items;
-    int stop = free_items;
-    bool last = false;
-#pragma unroll 1
-    while (true) {
-      if (i >= stop) {
-        if (last) return;
-        last = true;
-        if (!routed) {
-          ptx::barrier_wait(known.barrier(), 0);
-          start_routed();
-        }
-        i = first_routed();
-        stop = end;
-        step = kWarps;
-        continue;
-      }
-      multiply(i);
-      i += step;
-    }
-  }
-};
-
-// relu(y)^2 as the down projection wants it; `inverse` is that of its operand.
-__device__ inline void store_activation(const Activations& to, int row, int column, float inverse,
-                                        float y, float* observed, int width) {
-  const float positive = fmaxf(y, 0.0F);
-  const float x = positive * positive;
-  uint32_t bits;
-  if (to.kind == OperandKind::kBf16) {
-    bits = ptx::floats_to_bf16x2(x, 0.0F);
-  } else if (to.kind == OperandKind::kF16) {
-    bits = to_f16x2(x * inverse, 0.0F);
-  } else {
-    bits = to_e4m3_as_f16x2(x * inverse, 0.0F);
-  }
-  reinterpret_cast<uint16_t*>(to.row(row))[column] = static_cast<uint16_t>(bits);
-  if (observed != nullptr) observed[static_cast<int64_t>(row) * width + column] = x;
-}
-
-__device__ inline OperandSpace latent_space(const MoeUp& p, const OperandSpace& space) {
-  OperandSpace latent = space;
-  latent.data = shared_memory + p.latent_offset;
-  latent.operands = &p.latent_operand;
-  latent.count = 1;
-  latent.row_scales = space.row_scales + kMaxRows;
-  latent.stride = operand_stride(p.latent_units);
-  return latent;
-}
-
-// The latent inputs of the experts into operands.
-__device__ __noinline__ void load_latent(const MoeUp& p, int rows, OperandSpace latent) {
-  const int vectors = p.latent_width / 4;
-  for (int token = 0; token < rows; ++token) {
-    const auto* x =
-        reinterpret_cast<const float4*>(p.latent + static_cast<int64_t>(token) * p.latent_width);
-    float row_inverse = 1.0F;
-    if (latent.per_token()) {
-      float amax = 0.0F;
-      for (int i = threadIdx.x; i < vectors; i += kThreads) {
-        amax = fmaxf(amax, largest_magnitude(__ldcg(x + i)));
-      }
-      row_inverse = latent.set_row_scale(token, amax);
-    }
-#pragma unroll 1
-    for (int index = threadIdx.x; index < vectors; index += kThreads) {
-      latent.store(token, index, __ldcg(x + index), row_inverse);
-    }
-  }
-  latent.pad(rows, vectors, p.latent_units);
-}
 
 // The tiles of the distinct experts that are this block's, as items behind the first `before`; how
 // many there are then. By the scouts.
@@ -197,25 +26,6 @@ __device__ inline int make_up_items(const MoeUp& p, const Routing& routing, cons
   return before + count * segments;
 }
 
-// What the sums and the activations of each distinct expert are multiplied by: from global memory,
-// where nobody should have to look for them at the end.
-struct ExpertFactors {
-  float2* of;  // [distinct experts]
-
-  __device__ explicit ExpertFactors(const MoeUp& p)
-      : of(reinterpret_cast<float2*>(shared_memory + p.factors)) {}
-  // By the scouts.
-  __device__ void load(const MoeUp& p, const Routing& routing, const Scouts& scouts) const {
-    const float* inverses = p.routed_out.expert_inverses;
-#pragma unroll 1
-    for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
-      const int expert = routing.distinct()[d];
-      of[d] = {__ldg(p.experts.factor + expert),
-               inverses != nullptr ? __ldg(inverses + expert) : p.routed_out.inverse};
-    }
-  }
-};
-
 }  // namespace
 
 template <int kRows, FormatSet kFormats>
@@ -227,15 +37,15 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
   constexpr int kTokenGroups = groups_of(kRows);
-  const int tokens_now = p.pass->rows;
-  const int tokens = kRows == 1 ? 1 : tokens_now;
+  const int tokens = p.pass->rows;
   const Scouts scouts(tokens);
   NormWeights weights;
   weights.load(p.input.weight, p.width);
   RouterTap tap = make_tap(p, static_cast<int>(blockIdx.x));
-  const OperandSpace space = operand_space(p.shared, p.operands, p.operand_count, p.units);
+  tap.unpack();
+  const OperandSpace space = normed_space(p);
   __syncthreads();
-  if (tokens_now == 0) return ptx::wait_for_previous();
+  if (tokens == 0) return ptx::wait_for_previous();
   Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
@@ -246,8 +56,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     more_logits(p, tokens, tap.epoch, space.scratch);
   }
   space.pad(tokens, p.width / 4, p.units);
-  const OperandSpace latent = latent_space(p, space);
-  if (p.latent != nullptr) load_latent(p, tokens, latent);
+  if (p.latent != nullptr) load_latent(p, tokens);
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
 
@@ -274,9 +83,9 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
   const Partials partials = partials_of(p.shared);
   const PackedMatrix& shared_matrix = p.shared_part.matrix;
-  const OperandSpace routed_space = p.latent != nullptr ? latent : space;
-  const int routed_operand = p.latent != nullptr ? 0 : p.routed_operand;
-  const bool per_token = routed_space.operands[routed_operand].kind == OperandKind::kFp8Token;
+  const OperandSpace routed_in = routed_space(p);
+  const int operand = routed_operand(p);
+  const bool per_token = routed_in.operands[operand].kind == OperandKind::kFp8Token;
   // What becomes of a sum of an expert's tile.
   const auto finish_routed = [&](const Item& item, int row_of_tile, int token, float sum) {
     const int d = item.part - 1;
@@ -286,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
     const float2 factor = factors.of[d];
     float y = sum * factor.x;
-    if (per_token) y *= routed_space.row_scales[token];
+    if (per_token) y *= routed_in.row_scales[token];
     if (m.row_scale != nullptr) y *= m.row_scale[at];
     if (m.bias != nullptr) y += m.bias[at];
     store_activation(p.routed_out, token * p.router.chosen + choice, row, factor.y, y,
@@ -297,8 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     const bool routed = item.part > 0;
     uint32_t activations[kTokenGroups];
     lane_activations(item, tokens, activations, [&](int token) {
-      return routed ? routed_space.row(routed_operand, token)
-                    : space.row(p.shared_part.operand, token);
+      return routed ? routed_in.row(operand, token) : space.row(p.shared_part.operand, token);
     });
     TileSums<kTokenGroups> sums;
     multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
@@ -340,35 +148,6 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
 namespace {
 
-// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
-// has said how many bytes to expect.
-__device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
-                                 int to, uint32_t barrier) {
-  const int bytes = units * 2 * kUnitColumns;
-#pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
-    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
-                   from.row(first_row + row), bytes, barrier);
-  }
-}
-
-// The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
-__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
-  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
-  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
-  if (threadIdx.x % 32 == 0) {
-    const int units =
-        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
-    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
-  }
-  __syncwarp();
-  ptx::fence_stores_before_bulk_copies();
-  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
-            barrier);
-  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
-            p.routed_rows, barrier);
-}
-
 // This block's tiles of every distinct expert as items, and what each expert's sums count for each
 // token: 0, when it does not go there. By the scouts.
 __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routing& routing,
@@ -400,19 +179,6 @@ __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routin
   return before + routing.count() * tiles * segments;
 }
 
-// Biases of the experts that a token goes to, weighted.
-__device__ __noinline__ float down_bias(const MoeDown& p, const Routing& routing, int row,
-                                        int token) {
-  float sum = 0.0F;
-  for (int d = 0; d < routing.count(); ++d) {
-    const int choice = routing.choice(d, token);
-    if (choice < 0) continue;
-    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
-    sum += routing.weight()[token * p.router.chosen + choice] * p.experts.first.bias[at];
-  }
-  return sum;
-}
-
 // What an expert (or, before the first, the shared one) adds to y of one row and token.
 __device__ inline float down_part(const MoeDown& p, const Routing& routing,
                                   const Partials& partials, int free_items, int tiles, int part,
@@ -442,7 +208,7 @@ __device__ inline float down_part(const MoeDown& p, const Routing& routing,
 
 }  // namespace
 
-template <int kRows, FormatSet kFormats>
+template <FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ MoeDown p) {
   p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
@@ -450,8 +216,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   Item* items = items_of(p.shared);
   const int first_tile = p.share.begin(static_cast<int>(blockIdx.x));
   const int tiles = p.share.begin(static_cast<int>(blockIdx.x) + 1) - first_tile;
-  const int tokens_now = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
-  const int tokens = kRows == 1 ? 1 : tokens_now;
+  const int tokens = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
   const Scouts scouts(tokens);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
   const uint32_t inputs = ptx::shared_address(shared_memory + p.barrier) + 16;
@@ -462,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   }
   __syncthreads();
   ptx::launch_dependents();
-  if (tokens_now == 0) return ptx::wait_for_previous();
+  if (tokens == 0) return ptx::wait_for_previous();
   Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
   if (scouts.include_me()) {
     int count = free_items;
@@ -510,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   auto* added = reinterpret_cast<float*>(shared_memory);  // the rings are not in use any more
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < tokens * of_token; i += kThreads) {
-    const int token = kRows == 1 ? 0 : i / of_token;
+    const int token = i / of_token;
     const int in_token = i - token * of_token;
     const int part = in_token / rows_of_block;
     const int row = in_token - part * rows_of_block;
@@ -520,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   sync_computing();
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < tokens * rows_of_block; i += kThreads) {
-    const int token = kRows == 1 ? 0 : i / rows_of_block;
+    const int token = i / rows_of_block;
     const int row_of_block = i - token * rows_of_block;
     const int row = first_tile * kTileRows + row_of_block;
     const float* from = added + token * of_token + row_of_block;
@@ -538,29 +303,14 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   p.trace.stamp(Trace::kEnd);
 }
 
-namespace {
-
-// One format, or another for the shared expert than for the others.
-template <typename Make>
-auto kernel_of_experts(FormatSet formats, Make&& make) {
-  constexpr FormatSet kBf16 = set_of(UnitFormat::kBf16);
-  constexpr FormatSet kFp8 = set_of(UnitFormat::kFp8);
-  constexpr FormatSet kNvfp4 = set_of(UnitFormat::kNvfp4);
-  constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
-  return kernel_for<kBf16, kFp8, kNvfp4, kInt4, kFp8 | kNvfp4, kBf16 | kNvfp4>(formats, make);
-}
-
-}  // namespace
-
-Kernel<MoeUp> moe_up_kernel(int rows, FormatSet formats) {
+Kernel<MoeUp> moe_up_several_kernel(int rows, FormatSet formats) {
   return kernel_of_experts(formats, [&]<FormatSet kFormats>() -> Kernel<MoeUp> {
-    return rows == 1 ? moe_up<1, kFormats> : rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
+    return rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
   });
 }
-Kernel<MoeDown> moe_down_kernel(int rows, FormatSet formats) {
-  return kernel_of_experts(formats, [&]<FormatSet kFormats>() -> Kernel<MoeDown> {
-    return rows == 1 ? moe_down<1, kFormats> : moe_down<kDownRows, kFormats>;
-  });
+Kernel<MoeDown> moe_down_several_kernel(FormatSet formats) {
+  return kernel_of_experts(
+      formats, [&]<FormatSet kFormats>() -> Kernel<MoeDown> { return moe_down<kFormats>; });
 }
 
 }  // namespace levin::runtime::cuda

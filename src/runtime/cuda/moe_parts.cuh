@@ -1,0 +1,269 @@
+// What the kernels of the mixture-of-experts layer share (moe.h): the router's logits, the message
+// that the routing is known, inputs and activations.
+#pragma once
+
+#include "runtime/cuda/block.cuh"
+#include "runtime/cuda/moe.h"
+#include "runtime/cuda/normalize.cuh"
+
+namespace levin::runtime::cuda {
+
+// As in RouterTap::gate.
+__device__ inline float4 gate_vector(const MoeUp& p, int expert, int vector) {
+  const int64_t at = static_cast<int64_t>(expert) * p.width + vector * 4;
+  if (!p.gate.bf16) {
+    return __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(p.gate.weights) + at));
+  }
+  const float2 bits =
+      __ldg(reinterpret_cast<const float2*>(static_cast<const uint16_t*>(p.gate.weights) + at));
+  return make_float4(bits.x, bits.y, 0, 0);
+}
+
+__device__ inline RouterTap make_tap(const MoeUp& p, int expert) {
+  RouterTap tap;
+  tap.words = p.router.words;
+  tap.experts = p.router.experts;
+  tap.expert = expert;
+  tap.bf16 = p.gate.bf16;
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int vector = threadIdx.x + i * kThreads;
+    tap.gate[i] = make_float4(0, 0, 0, 0);
+    if (expert < tap.experts && vector * 4 < p.width) tap.gate[i] = gate_vector(p, expert, vector);
+  }
+  return tap;
+}
+
+// The logits of experts beyond the number of blocks.
+__device__ __noinline__ inline void more_logits(const MoeUp& p, int tokens, uint32_t epoch,
+                                                float* scratch) {
+  for (int expert = static_cast<int>(blockIdx.x + gridDim.x); expert < p.router.experts;
+       expert += static_cast<int>(gridDim.x)) {
+    for (int token = 0; token < tokens; ++token) {
+      float sums[2] = {};  // squares and products
+      const auto* x =
+          reinterpret_cast<const float4*>(p.input.x + static_cast<int64_t>(token) * p.width);
+      for (int vector = threadIdx.x; vector * 4 < p.width; vector += kThreads) {
+        const float4 v = __ldcg(x + vector);
+        const float4 w = __ldg(reinterpret_cast<const float4*>(p.input.weight) + vector);
+        RouterTap tap;
+        tap.bf16 = p.gate.bf16;
+        tap.gate[0] = gate_vector(p, expert, vector);
+        tap.unpack();
+        const float4 g = tap.gate[0];
+        sums[0] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        sums[1] += v.x * w.x * g.x + v.y * w.y * g.y + v.z * w.z * g.z + v.w * w.w * g.w;
+      }
+      block_sum(sums, scratch);
+      if (threadIdx.x == 0) {
+        const float scale = rsqrtf(sums[0] * (1.0F / static_cast<float>(p.width)) + p.eps);
+        ptx::store_tagged(p.router.words + token * p.router.experts + expert,
+                          __float_as_uint(sums[1] * scale), epoch);
+      }
+    }
+  }
+}
+
+// What the scouts tell the other warps: an mbarrier, then how many items there are in all.
+struct Announcement {
+  uint8_t* at;
+  __device__ uint32_t barrier() const { return ptx::shared_address(at); }
+  __device__ int& items() const { return *reinterpret_cast<int*>(at + 8); }
+  // By all scouts after their work.
+  __device__ void make(const Scouts& scouts, int count) const {
+    scouts.sync();
+    if (scouts.thread() != 0) return;
+    items() = count;
+    ptx::barrier_arrive(barrier());
+  }
+};
+
+// A warp's way through the items: those that do not depend on the routing, by the warps that are no
+// scouts; then the others, from the last warp on, since the first ones have had more to do.
+struct Shift {
+  WarpStream stream;
+  const Announcement& known;
+  int free_items;  // that do not depend on the routing
+  int step;
+  bool routed = false;
+  int end = 0;
+
+  __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts,
+                   int ahead)
+      : stream(s), known(a), free_items(count), step(scouts.others()) {
+    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step, ahead);
+  }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x / 32); }
+  __device__ int first_routed() const { return free_items + kWarps - 1 - warp(); }
+  __device__ void start_routed() {
+    routed = true;
+    end = known.items();
+    stream.read(first_routed(), end, kWarps);
+  }
+  __device__ void refill() {
+    if (!stream.exhausted()) {
+      stream.fill();
+    } else if (!routed && ptx::barrier_passed(known.barrier(), 0)) {
+      start_routed();
+    }
+  }
+  // Calls multiply(item) for all items of the warp.
+  template <typename Multiply>
+  __device__ void work(Multiply&& multiply) {
+    int i = warp() < step ? warp() : free_items;
+    int stop = free_items;
+    bool last = false;
+#pragma unroll 1
+    while (true) {
+      if (i >= stop) {
+        if (last) return;
+        last = true;
+        if (!routed) {
+          ptx::barrier_wait(known.barrier(), 0);
+          start_routed();
+        }
+        i = first_routed();
+        stop = end;
+        step = kWarps;
+        continue;
+      }
+      multiply(i);
+      i += step;
+    }
+  }
+};
+
+// relu(y)^2 as the down projection wants it; `inverse` is that of its operand.
+__device__ inline void store_activation(const Activations& to, int row, int column, float inverse,
+                                        float y, float* observed, int width) {
+  const float positive = fmaxf(y, 0.0F);
+  const float x = positive * positive;
+  uint32_t bits;
+  if (to.kind == OperandKind::kBf16) {
+    bits = ptx::floats_to_bf16x2(x, 0.0F);
+  } else if (to.kind == OperandKind::kF16) {
+    bits = to_f16x2(x * inverse, 0.0F);
+  } else {
+    bits = to_e4m3_as_f16x2(x * inverse, 0.0F);
+  }
+  reinterpret_cast<uint16_t*>(to.row(row))[column] = static_cast<uint16_t>(bits);
+  if (observed != nullptr) observed[static_cast<int64_t>(row) * width + column] = x;
+}
+
+__device__ inline OperandSpace normed_space(const MoeUp& p) {
+  return operand_space(p.shared, p.operands, p.operand_count, p.units);
+}
+__device__ inline OperandSpace latent_space(const MoeUp& p) {
+  OperandSpace latent = normed_space(p);
+  latent.data = shared_memory + p.latent_offset;
+  latent.operands = &p.latent_operand;
+  latent.count = 1;
+  latent.row_scales += kMaxRows;
+  latent.stride = operand_stride(p.latent_units);
+  return latent;
+}
+// What the experts' activations are stored as, and the scales of their rows.
+__device__ inline OperandSpace routed_space(const MoeUp& p) {
+  return p.latent != nullptr ? latent_space(p) : normed_space(p);
+}
+__device__ inline int routed_operand(const MoeUp& p) {
+  return p.latent != nullptr ? 0 : p.routed_operand;
+}
+
+// The latent inputs of the experts into operands. Not inlined, like all that few models want: the
+// others' kernels should be small. Nor do such functions take what would have to lie in memory for
+// them.
+__device__ __noinline__ inline void load_latent(const MoeUp& p, int rows) {
+  const OperandSpace latent = latent_space(p);
+  const int vectors = p.latent_width / 4;
+  for (int token = 0; token < rows; ++token) {
+    const auto* x =
+        reinterpret_cast<const float4*>(p.latent + static_cast<int64_t>(token) * p.latent_width);
+    float row_inverse = 1.0F;
+    if (latent.per_token()) {
+      float amax = 0.0F;
+      for (int i = threadIdx.x; i < vectors; i += kThreads) {
+        amax = fmaxf(amax, largest_magnitude(__ldcg(x + i)));
+      }
+      row_inverse = latent.set_row_scale(token, amax);
+    }
+#pragma unroll 1
+    for (int index = threadIdx.x; index < vectors; index += kThreads) {
+      latent.store(token, index, __ldcg(x + index), row_inverse);
+    }
+  }
+  latent.pad(rows, vectors, p.latent_units);
+}
+
+// What the sums and the activations of each distinct expert are multiplied by: from global memory,
+// where nobody should have to look for them at the end.
+struct ExpertFactors {
+  float2* of;  // [distinct experts]
+
+  __device__ explicit ExpertFactors(const MoeUp& p)
+      : of(reinterpret_cast<float2*>(shared_memory + p.factors)) {}
+  // By the scouts.
+  __device__ void load(const MoeUp& p, const Routing& routing, const Scouts& scouts) const {
+    const float* inverses = p.routed_out.expert_inverses;
+#pragma unroll 1
+    for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
+      const int expert = routing.distinct()[d];
+      of[d] = {__ldg(p.experts.factor + expert),
+               inverses != nullptr ? __ldg(inverses + expert) : p.routed_out.inverse};
+    }
+  }
+};
+
+// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
+// has said how many bytes to expect.
+__device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
+                                 int to, uint32_t barrier) {
+  const int bytes = units * 2 * kUnitColumns;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
+    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
+                   from.row(first_row + row), bytes, barrier);
+  }
+}
+
+// The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
+__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
+  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
+  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
+  if (threadIdx.x % 32 == 0) {
+    const int units =
+        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
+    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
+  }
+  __syncwarp();
+  ptx::fence_stores_before_bulk_copies();
+  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
+            barrier);
+  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
+            p.routed_rows, barrier);
+}
+
+// Biases of the experts that a token goes to, weighted.
+__device__ __noinline__ inline float down_bias(const MoeDown& p, Routing routing, int row,
+                                               int token) {
+  float sum = 0.0F;
+  for (int d = 0; d < routing.count(); ++d) {
+    const int choice = routing.choice(d, token);
+    if (choice < 0) continue;
+    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
+    sum += routing.weight()[token * p.router.chosen + choice] * p.experts.first.bias[at];
+  }
+  return sum;
+}
+
+// One format, or another for the shared expert than for the others.
+template <typename Make>
+auto kernel_of_experts(FormatSet formats, Make&& make) {
+  constexpr FormatSet kBf16 = set_of(UnitFormat::kBf16);
+  constexpr FormatSet kFp8 = set_of(UnitFormat::kFp8);
+  constexpr FormatSet kNvfp4 = set_of(UnitFormat::kNvfp4);
+  constexpr FormatSet kInt4 = set_of(UnitFormat::kInt4);
+  return kernel_for<kBf16, kFp8, kNvfp4, kInt4, kFp8 | kNvfp4, kBf16 | kNvfp4>(formats, make);
+}
+
+}  // namespace levin::runtime::cuda
