@@ -249,6 +249,9 @@ __device__ inline void build_one(const ActLinear& p, const StripPart& weights,
 template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant__ ActLinear p) {
   p.trace.stamp(Trace::kStart);
+  // With one token at once: this phase is short, and the next one takes as long until it wants its
+  // input. Otherwise not before this one's input is there (below).
+  if (kRows == 1 && p.kind == InputKind::kGatedNorm) ptx::launch_dependents();
   Item* items = items_of(p.shared);
   const int count = make_items(p.parts, p.part_count, items);
   constexpr int kTokenGroups = groups_of(kRows);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kSmallestRing = kWarps * kFewestSlots * kSmallestSlot;
 constexpr int kUsualRing = kWarps * kFewestSlots * kUsualSlot;
-constexpr int kReservedShared = 1024;  // per block, by the driver
+constexpr int kReservedShared = 1024;                // per block, by the driver
+constexpr int kScanBesides = kReservedShared + 512;  // and what mamba_scan has of its own
 
 }  // namespace
 
@@ -54,8 +55,13 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int scratch = align(4 * (kScratchFloats + rows * shape.groups));
   constexpr int kBarriers = kWarps * kMostSlots * 8;
   const int fixed = items + kBarriers + operands + partials + scratch + shape.extra;
-  const int large = shared_per_multiprocessor_ / 100 * 52;
-  const int small = shared_per_multiprocessor_ - large - 2 * kReservedShared;
+  // With one token the recurrence's blocks fit besides, too: they are short, and the phase after
+  // the next one would have to wait until they are gone. With several larger rings are worth more.
+  const bool scan = rows == 1 && c_.ssm_state_size > 0;
+  const int large = shared_per_multiprocessor_ / 100 * (scan ? 50 : 52);
+  const int beside =
+      scan ? mamba_scan_shared(static_cast<int>(c_.ssm_state_size)) + kScanBesides : 0;
+  const int small = shared_per_multiprocessor_ - large - beside - 2 * kReservedShared;
   int most = shape.exclusive ? large : small;
   // Among exclusive phases a large block is alone anyhow, and may as well have everything.
   if (most - fixed < kUsualRing) most = shape.among_exclusive ? shared_per_block_ : large;

@@ -87,7 +87,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   Shape shape;
   const bool one = rows_ == 1;
   // The phase before is short: with one copy at a time the rings would not be full when it ends.
-  shape.ahead = 2;
+  shape.ahead = one ? 1 : 2;
   shape.busy_warps = kWarps;
   // With several tokens the rings need the whole memory: bytes of many experts, all after the
   // routing (4 tokens: 3 % of a pass in the coverage recipe, 10 % in 4 bits, 25 % in BF16).
