@@ -30,7 +30,7 @@ packages:
 $(BUILD)/build.ninja: CMakeLists.txt $(if $(filter-out $(MADE_WITH),$(CUDA)),other-cuda) | packages
 	@cmake --preset release $(if $(CUDA),-DLEVIN_CUDA=$(CUDA))
 
-## make build      build the levin program in build/release (CUDA=OFF, here and below: without CUDA)
+## make build      build the levin program in build/release (here and below CUDA=OFF: without CUDA; JOBS=1: one file at a time)
 build: packages $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j$(JOBS) --target levin
 
