@@ -98,8 +98,7 @@ std::string to_text(const BenchReport& report) {
   text += table.to_string() + '\n';
 
   if (report.disturbance.noticeable()) {
-    text +=
-        to_text(report.disturbance) + "\nDo not trust the speeds; run again when it is quiet.\n";
+    text += fmt::format("{}\n{}\n", to_text(report.disturbance), kDoNotTrust);
   }
   const double bytes = report.control_prediction.bytes_per_token;
   text += fmt::format(

@@ -1,7 +1,6 @@
 #include "bench/neighbours.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -60,6 +59,17 @@ std::string to_text(const Neighbours& neighbours) {
                      neighbours.others * 100, neighbours.host * 100);
 }
 
+std::string to_warning(const Neighbours& neighbours) {
+  if (!neighbours.noticeable()) return {};
+  return fmt::format("THE MACHINE WAS BUSY: {}.\n{}\n", to_text(neighbours), kDoNotTrust);
+}
+
+nlohmann::ordered_json to_json(const Neighbours& neighbours) {
+  return {{"noticeable", neighbours.noticeable()},
+          {"other_processes_share", neighbours.others},
+          {"host_share", neighbours.host}};
+}
+
 bool Disturbance::noticeable() const {
   return neighbours.noticeable() || noise > kTolerableNoise;
 }
@@ -73,10 +83,10 @@ std::string to_text(const Disturbance& disturbance) {
 }
 
 nlohmann::ordered_json to_json(const Disturbance& disturbance) {
-  return {{"noticeable", disturbance.noticeable()},
-          {"other_processes_share", disturbance.neighbours.others},
-          {"host_share", disturbance.neighbours.host},
-          {"slowest_over_fastest", disturbance.noise}};
+  nlohmann::ordered_json json = to_json(disturbance.neighbours);
+  json["noticeable"] = disturbance.noticeable();
+  json["slowest_over_fastest"] = disturbance.noise;
+  return json;
 }
 
 NeighbourWatch::NeighbourWatch()
@@ -88,12 +98,6 @@ Neighbours NeighbourWatch::so_far() const {
   return neighbours_in(elapsed * static_cast<double>(cores_.size()),
                        {.busy = now.busy - all_.busy, .stolen = now.stolen - all_.stolen},
                        own_cpu_seconds() - own_);
-}
-
-void NeighbourWatch::warn(const char* what) const {
-  const Neighbours neighbours = so_far();
-  if (!neighbours.noticeable()) return;
-  spdlog::warn("{} is of a busy machine: {}", what, to_text(neighbours));
 }
 
 }  // namespace levin::bench

@@ -24,6 +24,9 @@ CoreSeconds core_seconds(std::istream& stat, const std::vector<int>& cores,
 // Seconds that this process has worked, on any core.
 double own_cpu_seconds();
 
+// What follows from a busy machine.
+inline constexpr const char* kDoNotTrust = "Do not trust the speeds; run again when it is quiet.";
+
 // Shares of the cores' time.
 struct Neighbours {
   double others = 0;  // other processes
@@ -34,6 +37,9 @@ struct Neighbours {
 Neighbours neighbours_in(double core_seconds, const CoreSeconds& work, double own);
 // "other processes took 34 % of the cores, the host 0 %"
 std::string to_text(const Neighbours& neighbours);
+// "THE MACHINE WAS BUSY: " and that, as a sentence with what it means; empty when not noticeable.
+std::string to_warning(const Neighbours& neighbours);
+nlohmann::ordered_json to_json(const Neighbours& neighbours);
 
 // When the time of the same work differs by more than this factor, the machine was busy with
 // something else, and the figures of speed say little.
@@ -57,8 +63,6 @@ class NeighbourWatch {
  public:
   NeighbourWatch();
   Neighbours so_far() const;
-  // Warns when what was measured meanwhile, "the timing", was disturbed.
-  void warn(const char* what) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "bench/neighbours.h"
 #include "bench/workload.h"
 #include "core/error.h"
 #include "core/plural.h"
@@ -436,10 +435,10 @@ Roofline Measurement::run() {
   Roofline roofline;
   roofline.model = engine_.folder.string();
   roofline.runtime = engine_.runtime->description();
+  const NeighbourWatch watch;
   roofline.rates = measure_arithmetic({.threads = engine_.runtime->options().threads});
   roofline.rate = rate_of(roofline.rates, "BF16").name;
   const Recording recording(engine_, recorder_);
-  const NeighbourWatch watch;
   const Prompt& prompt = workload.prompts.front();
   const Generations plain = generate(engine_, recorder_, prompt, options_, 0);
   add_decode(plain.steps, roofline);
@@ -447,8 +446,8 @@ Roofline Measurement::run() {
   if (options_.k > 0) {
     add_speculation(generate(engine_, recorder_, prompt, options_, options_.k).steps, roofline);
   }
-  watch.warn("the table");
   roofline.memory = measure_memory_bandwidth(engine_);
+  roofline.neighbours = watch.so_far();
   return roofline;
 }
 

@@ -8,6 +8,7 @@
 
 #include "bench/arithmetic.h"
 #include "bench/bandwidth.h"
+#include "bench/neighbours.h"
 #include "engine/engine.h"
 #include "model/cost.h"
 #include "runtime/phases.h"
@@ -74,6 +75,7 @@ struct Roofline {
   std::string rate;  // which of them is the ceiling
   std::vector<RooflineTable> tables;
   std::vector<RooflineGap> gaps;
+  Neighbours neighbours;  // while all of it was measured
 };
 
 // Rounds that take about options.seconds when each takes so long.

@@ -14,6 +14,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kDefinitions =
+    "  after      tokens that the sequence had before a step, on average\n"
+    "  mamba      in: norm and in_proj; scan: convolution and recurrence; out: norm and out_proj\n"
+    "  attention  in: norm, q, k and v; attend: scores and sums over the KV cache; out: o_proj\n"
+    "  experts    router+shared up: norm, router, the shared expert's first matrix; route: "
+    "choosing\n"
+    "             the experts of many tokens; then the routed experts' first matrices, and at "
+    "last\n"
+    "             the second ones of both\n"
+    "  draft:     of the draft head, which keeps up with the prompt, too; draft in: its eh_proj\n"
     "  barriers   times a step that all threads wait for each other behind this phase\n"
     "  MB         weights, recurrent state and KV cache that the cost model says a step reads and\n"
     "             writes; of routed experts those that the runtime counted\n"
@@ -28,7 +37,7 @@ constexpr const char* kDefinitions =
     "  ceiling    floor us / us; above 100 % where a cache fed a phase faster than one stream of\n"
     "             the step's size is read (its bandwidth is above each table)\n"
     "  waiting    share of the threads' time spent at barriers\n"
-    "  experts    distinct routed experts that a layer read, counted\n"
+    "  experts    (the column) distinct routed experts that a layer read, counted\n"
     "  the rest   of a step, in no phase: waking the threads, bookkeeping of the call\n";
 
 std::string name_of(const RooflineLine& line) {
@@ -136,6 +145,7 @@ std::string to_text(const Roofline& roofline) {
   for (const RooflineGap& gap : roofline.gaps) {
     text += fmt::format("{}: no table: {}\n\n", gap.name, gap.why);
   }
+  if (roofline.neighbours.noticeable()) text += to_warning(roofline.neighbours) + '\n';
   return text + kDefinitions;
 }
 
@@ -179,6 +189,7 @@ Json to_json(const Roofline& roofline) {
           {"device", std::move(device)},
           {"roofline", std::move(tables)},
           {"no_table", std::move(gaps)},
+          {"machine_was_busy", to_json(roofline.neighbours)},
           {"definitions", kDefinitions}};
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bench/arithmetic.h"
+#include "bench/neighbours.h"
 #include "bench/roofline.h"
 #include "cli/bench_url.h"
 #include "cli/command.h"
@@ -51,19 +52,31 @@ constexpr const char* kDescription =
     "  levin bench models/tiny --trace trace.json   (a generation more, which is not timed)\n"
     "  levin bench --bandwidth";
 
+// What text says of a busy machine, for those who read the JSON object alone.
+void warn_of_neighbours(const bench::Neighbours& neighbours) {
+  if (neighbours.noticeable()) {
+    spdlog::warn("the machine was busy: {}", bench::to_text(neighbours));
+  }
+}
+
 ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
   warn_of_too_many_threads(threads);
+  const bench::NeighbourWatch watch;
   const bench::Bandwidth one = bench::measure_memory_bandwidth(1);
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);
   const auto rates = bench::measure_arithmetic({.threads = threads});
+  const bench::Neighbours neighbours = watch.so_far();
   if (flags.json) {
+    warn_of_neighbours(neighbours);
     nlohmann::ordered_json device = to_json(memory);
     device["one_thread"] = to_json(one);
     device["arithmetic"] = to_json(rates);
-    print_json(nlohmann::ordered_json{{"device", std::move(device)}});
+    print_json(nlohmann::ordered_json{{"device", std::move(device)},
+                                      {"machine_was_busy", to_json(neighbours)}});
   } else {
-    fmt::print("1 thread   {}\nmemory     {}\n{}", to_text(one), to_text(memory), to_text(rates));
+    fmt::print("1 thread   {}\nmemory     {}\n{}{}", to_text(one), to_text(memory), to_text(rates),
+               to_warning(neighbours));
   }
   return ExitCode::kDone;
 }
@@ -110,6 +123,7 @@ ExitCode run_roofline(const BenchFlags& flags, const CLI::App& command,
                                        .k = roofline_drafts(flags, speculation, engine),
                                        .seconds = command.count("--rounds") > 0 ? 0 : kSeconds});
   if (flags.json) {
+    warn_of_neighbours(roofline.neighbours);
     print_json(to_json(roofline));
   } else {
     fmt::print("{}", to_text(roofline));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/thread_team.h"
@@ -53,6 +54,14 @@ TEST(Neighbours, AreNamedWhenTheyMatter) {
   EXPECT_TRUE((Neighbours{.others = 0, .host = 0.2}).noticeable());
   EXPECT_EQ(to_text(Neighbours{.others = 0.34, .host = 0.01}),
             "other processes took 34 % of the cores, the host 1 %");
+  EXPECT_EQ(to_warning(Neighbours{.others = 0.04, .host = 0}), "");
+  EXPECT_EQ(to_warning(Neighbours{.others = 0.34, .host = 0}),
+            "THE MACHINE WAS BUSY: other processes took 34 % of the cores, the host 0 %.\n"
+            "Do not trust the speeds; run again when it is quiet.\n");
+  const auto json = to_json(Neighbours{.others = 0.34, .host = 0.01});
+  EXPECT_TRUE(json.at("noticeable").get<bool>());
+  EXPECT_EQ(json.at("other_processes_share"), 0.34);
+  EXPECT_EQ(json.at("host_share"), 0.01);
 }
 
 TEST(Disturbance, IsOneStatementWhicheverShowsIt) {

@@ -169,6 +169,15 @@ TEST_F(RooflineOfTiny, JsonHasWhatTheTextHas) {
   }
 }
 
+TEST(Roofline, OfABusyMachineSaysSoWhereItIsRead) {
+  Roofline roofline;
+  EXPECT_THAT(to_text(roofline), ::testing::Not(::testing::HasSubstr("BUSY")));
+  EXPECT_FALSE(to_json(roofline).at("machine_was_busy").at("noticeable").get<bool>());
+  roofline.neighbours = {.others = 0.34};
+  EXPECT_THAT(to_text(roofline), ::testing::HasSubstr("THE MACHINE WAS BUSY: other processes"));
+  EXPECT_TRUE(to_json(roofline).at("machine_was_busy").at("noticeable").get<bool>());
+}
+
 TEST(Roofline, SlowModelsGetFewerRounds) {
   RooflineOptions options;
   options.rounds = 5;
