@@ -175,8 +175,7 @@ Spread measure(const Kind& kind, int threads, int passes) {
     team.run([&](int thread) { sinks[static_cast<std::size_t>(thread)].value = kind.loop(steps); });
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  int64_t steps = 1 << 12;
-  while (seconds(steps) < kPassSeconds && steps < (int64_t{1} << 40)) steps *= 2;
+  const int64_t steps = steps_that_take(kPassSeconds, seconds);
   std::vector<double> rates;
   for (int pass = 0; pass < passes; ++pass) {
     const double operations = kind.operations * kSums * static_cast<double>(steps) * threads;
@@ -186,6 +185,19 @@ Spread measure(const Kind& kind, int threads, int passes) {
 }
 
 }  // namespace
+
+int64_t steps_that_take(double least, const std::function<double(int64_t)>& seconds) {
+  constexpr int kTimes = 3;
+  const auto enough = [&](int64_t steps) {
+    for (int i = 0; i < kTimes; ++i) {
+      if (seconds(steps) < least) return false;
+    }
+    return true;
+  };
+  int64_t steps = 1 << 12;
+  while (steps < (int64_t{1} << 40) && !enough(steps)) steps *= 2;
+  return steps;
+}
 
 std::vector<ArithmeticRate> measure_arithmetic(const ArithmeticOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();

@@ -2,6 +2,8 @@
 // is that of decoding.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,10 @@ struct ArithmeticOptions {
   int threads = 0;  // 0: all cores of the affinity mask
   int passes = 7;
 };
+
+// The fewest steps, doubled from 4096, of which `seconds` says thrice that they take `least`: once
+// is as often a thread that had to wait for its core, and so few steps would time the waiting.
+int64_t steps_that_take(double least, const std::function<double(int64_t)>& seconds);
 
 // F32 always; BF16 and INT8 where this processor and build have an instruction for them that
 // levin's kernels use (AMX, AVX-512 BF16 and VNNI).

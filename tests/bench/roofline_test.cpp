@@ -207,6 +207,15 @@ TEST(Roofline, RefusesARuntimeWithoutPhases) {
   EXPECT_THROW(measure_roofline(*engine, {}), Error);
 }
 
+TEST(Arithmetic, TakesNoWaitForWork) {
+  int calls = 0;
+  const auto seconds = [&](int64_t steps) {
+    return ++calls == 2 ? 1.0 : static_cast<double>(steps) * 1e-7;  // the second one waits
+  };
+  EXPECT_EQ(steps_that_take(0.02, seconds), 1 << 18);
+  EXPECT_EQ(steps_that_take(0.02, [](int64_t) { return 1.0; }), 1 << 12);
+}
+
 TEST(Arithmetic, IsPlausible) {
   const auto rates = measure_arithmetic({.threads = 2, .passes = 3});
   ASSERT_FALSE(rates.empty());
