@@ -123,7 +123,11 @@ std::string to_text(const TuneResult& result) {
                    interval(trial.over_control), worst_ratio(trial.quality),
                    std::string(name_of(trial.verdict))});
   }
-  std::string text = table.to_string() + '\n';
+  std::string text = table.to_string();
+  text +=
+      "x: speed over the best so far and over the control, everything off: the median of the "
+      "rounds'\nratios [its confidence interval]; of the prefix cache, of the times to first "
+      "tokens\n\n";
   if (result.disturbance.noticeable()) {
     text += fmt::format(
         "{}\nWhat is best beside other work, threads above all, need not be when it is quiet; run "

@@ -65,7 +65,7 @@ ExitCode run_tune(const TuneFlags& flags) {
   options.texts.assign(flags.texts.begin(), flags.texts.end());
   bench::ModelLab lab(options);
   lab.set_available_bytes(available_memory_bytes());
-  spdlog::info("control: {}, {}", lab.control_engine().runtime->description(),
+  spdlog::info("{}; control: {}", lab.control_engine().runtime->description(),
                to_text(lab.control()));
   const bench::TuneResult result = bench::tune(
       lab, lab.control(), lab.dimensions(), kBootstrap, [](const bench::TuneTrial& trial) {
