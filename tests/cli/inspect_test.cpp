@@ -58,6 +58,16 @@ TEST(Inspect, Lightning) {
   EXPECT_EQ(out["good"], true);
 }
 
+// The same shape in four bits, from its metadata: what bench times with random weights.
+TEST(Inspect, LightningInNvfp4) {
+  const Result result = inspect({kSource + "/configs/nemotron-3.5-lightning-30b-a3b-nvfp4",
+                                 "--load-format", "dummy", "--json"});
+  ASSERT_EQ(result.code, ExitCode::kDone);
+  const json out = json::parse(result.text);
+  EXPECT_EQ(out["parameters"], 32913266240);
+  EXPECT_EQ(out["bytes"], 19268887552) << "4.5 bits each but embeddings, routers and attention";
+}
+
 // The plan without quantizing, and the sums of the checkpoint that it would make.
 TEST(Inspect, RecipeShowsThePlanAndItsCosts) {
   const std::vector<std::string> lightning = {kSource + "/configs/nemotron-3.5-lightning-30b-a3b",
