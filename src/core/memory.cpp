@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace levin {
 namespace {
@@ -18,19 +19,47 @@ std::optional<int64_t> number_in(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// What a control group may still take, its page cache included, which the kernel would drop.
-std::optional<int64_t> left_in_group(const std::filesystem::path& folder, const char* limit_file,
-                                     const char* usage_file) {
-  const auto limit = number_in(folder / limit_file);
-  const auto usage = number_in(folder / usage_file);
+namespace fs = std::filesystem;
+
+// Files of one of the two kinds of control groups.
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  // In memory.stat, of the group and those below: page cache, which the kernel would drop.
+  const char* inactive_cache;
+  const char* active_cache;
+};
+constexpr GroupFiles kUnified = {"memory.max", "memory.current", "inactive_file", "active_file"};
+constexpr GroupFiles kOlder = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file", "total_active_file"};
+
+// What a control group may still take; nothing when it has no limit.
+std::optional<int64_t> left_in_group(const fs::path& folder, const GroupFiles& files) {
+  const auto limit = number_in(folder / files.limit);
+  const auto usage = number_in(folder / files.usage);
   if (!limit || !usage) return std::nullopt;
   int64_t reclaimable = 0;
   std::ifstream stat(folder / "memory.stat");
   std::string name;
   for (int64_t bytes = 0; stat >> name >> bytes;) {
-    if (name == "inactive_file" || name == "active_file") reclaimable += bytes;
+    if (name == files.inactive_cache || name == files.active_cache) reclaimable += bytes;
   }
   return std::max<int64_t>(*limit - *usage + reclaimable, 1);
+}
+
+// This process's group in the hierarchy of `controllers`, which is empty for the unified one:
+// relative to its mount, empty for its root.
+fs::path own_group(const fs::path& root, std::string_view controllers) {
+  std::ifstream file(root / "proc/self/cgroup");
+  // 4:memory:/some/group
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == line.npos || second == line.npos) continue;
+    if (line.substr(first + 1, second - first - 1) != controllers) continue;
+    return fs::path(line.substr(second + 1)).relative_path();
+  }
+  return {};
 }
 
 }  // namespace
@@ -43,13 +72,21 @@ int64_t available_memory_bytes(const std::filesystem::path& root) {
   for (int64_t kibibytes = 0; file >> name >> kibibytes && std::getline(file, rest);) {
     if (name == "MemAvailable:") available = kibibytes << 10;
   }
-  // The process's own group is the root of what a container sees.
-  const auto groups = root / "sys/fs/cgroup";
-  for (const auto& left :
-       {left_in_group(groups, "memory.max", "memory.current"),
-        left_in_group(groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes")}) {
-    if (left && (available == 0 || *left < available)) available = *left;
-  }
+  // A group keeps the limits of all above it. What a container sees begins with its own, whatever
+  // path the kernel tells: then folders are not there, but their root is.
+  const auto heed = [&](const fs::path& mount, fs::path group, const GroupFiles& files) {
+    while (true) {
+      const auto left = left_in_group(mount / group, files);
+      if (left && (available == 0 || *left < available)) available = *left;
+      if (group.empty()) return;
+      group = group.parent_path();
+    }
+  };
+  const fs::path mount = root / "sys/fs/cgroup";
+  const fs::path unified = own_group(root, "");
+  heed(mount, unified, kUnified);
+  heed(mount / "unified", unified, kUnified);
+  heed(mount / "memory", own_group(root, "memory"), kOlder);
   return available;
 }
 

@@ -8,7 +8,8 @@
 namespace levin {
 
 // Bytes that this process can take without swapping: MemAvailable of /proc/meminfo, or less where
-// the limit of its control group leaves less (containers). 0 when nobody tells, else at least 1.
+// the limits of its control group and those above it leave less (containers, systemd's units). 0
+// when nobody tells, else at least 1.
 // `root`: of /proc and /sys.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
