@@ -142,7 +142,8 @@ std::vector<TuneDimension> ModelLab::dimensions() const {
   return dimensions;
 }
 
-std::optional<std::string> ModelLab::obstacle(const TuneSetting& setting) {
+std::optional<std::string> ModelLab::obstacle(const TuneSetting& setting,
+                                              std::span<const TuneSetting> beside) {
   if (setting.draft_vocab > 0 && setting.drafts == 0) return "there are no drafts to choose";
   if (setting.pin_threads && setting.threads == 1)
     return "there are no threads beside the caller's";
@@ -155,15 +156,24 @@ std::optional<std::string> ModelLab::obstacle(const TuneSetting& setting) {
                          (caches + state) >> 20, room >> 20);
     }
   }
-  if (same_load(setting, control_) || available_bytes_ < 0) return std::nullopt;
-  const auto loaded = std::any_of(engines_.begin(), engines_.end(), [&](const Loaded& one) {
-    return same_load(one.setting, setting);
-  });
-  const int64_t needed = control_engine().runtime->memory_bytes();
-  if (loaded || needed <= available_bytes_) return std::nullopt;
+  if (available_bytes_ <= 0) return std::nullopt;
+  // All of them are loaded at once.
+  std::vector<TuneSetting> loads = {control_};
+  const auto load = [&](const TuneSetting& one) {
+    const auto same = [&](const TuneSetting& other) { return same_load(one, other); };
+    if (std::none_of(loads.begin(), loads.end(), same)) loads.push_back(one);
+  };
+  for (const TuneSetting& other : beside) load(other);
+  const std::size_t others = loads.size();
+  load(setting);
+  if (loads.size() == others) return std::nullopt;
+  const int64_t each = control_engine().runtime->memory_bytes();
+  const int64_t left = available_bytes_ - each * static_cast<int64_t>(others - 1);
+  if (each <= left) return std::nullopt;
   return fmt::format(
-      "there is no memory for it beside the control: it takes {} MiB, {} MiB are available",
-      needed >> 20, available_bytes_ >> 20);
+      "there is no memory for it beside the control{}: it takes {} MiB, {} MiB are "
+      "available",
+      others > 1 ? " and the best so far" : "", each >> 20, std::max<int64_t>(left, 0) >> 20);
 }
 
 engine::Engine& ModelLab::engine_for(const TuneSetting& setting) {
@@ -271,6 +281,7 @@ std::vector<evaluate::TokenStream> ModelLab::streams() const {
 TuneQuality ModelLab::quality(const TuneSetting& setting) {
   TuneQuality quality;
   if (setting.kv == control_.kv && setting.ssm == control_.ssm) return quality;
+  keep_only({&setting, 1});
   for (const evaluate::TokenStream& stream : streams()) {
     // A text that is short has some windows all the same: one alone bounds nothing.
     constexpr int64_t kLeastWindows = 4;

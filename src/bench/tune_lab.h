@@ -28,7 +28,7 @@ class ModelLab final : public TuneLab {
   // Loads the control. Throws Error as load_engine() does.
   explicit ModelLab(const TuneLabOptions& options);
 
-  // Memory that the weights of another engine may take (default: any).
+  // Memory that all engines beside the control's may take (default, or not above 0: any).
   void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
   engine::Engine& control_engine() { return *engines_.front().engine; }
   const TuneSetting& control() const { return control_; }
@@ -36,7 +36,8 @@ class ModelLab final : public TuneLab {
   // device that has them, cache types, drafts with a draft head, the prefix cache.
   std::vector<TuneDimension> dimensions() const;
 
-  std::optional<std::string> obstacle(const TuneSetting& setting) override;
+  std::optional<std::string> obstacle(const TuneSetting& setting,
+                                      std::span<const TuneSetting> beside) override;
   std::vector<TuneTiming> time(TuneWork work, std::span<const TuneSetting> settings) override;
   TuneQuality quality(const TuneSetting& setting) override;
 

@@ -37,6 +37,7 @@ class Tuner {
   TuneResult finish();
 
  private:
+  std::vector<TuneSetting> standards() const;
   std::vector<TuneTrial> possible(const TuneDimension& dimension);
   std::vector<TuneTiming> time(TuneWork work, const std::vector<TuneSetting>& settings);
   void time(TuneWork work, std::vector<TuneTrial>& trials);
@@ -56,8 +57,15 @@ void Tuner::report(TuneTrial trial) {
   result_.trials.push_back(std::move(trial));
 }
 
+// What every value is timed with: the control, and behind it the best when that is another.
+std::vector<TuneSetting> Tuner::standards() const {
+  if (result_.best == result_.control) return {result_.control};
+  return {result_.control, result_.best};
+}
+
 std::vector<TuneTrial> Tuner::possible(const TuneDimension& dimension) {
   std::vector<TuneTrial> trials;
+  const std::vector<TuneSetting> beside = standards();
   for (const auto& set : dimension.values) {
     TuneTrial trial;
     trial.dimension = dimension.name;
@@ -65,7 +73,7 @@ std::vector<TuneTrial> Tuner::possible(const TuneDimension& dimension) {
     trial.setting = result_.best;
     set(trial.setting);
     if (trial.setting == result_.best) continue;
-    if (const auto obstacle = lab_.obstacle(trial.setting)) {
+    if (const auto obstacle = lab_.obstacle(trial.setting, beside)) {
       trial.why = *obstacle;
       report(std::move(trial));
     } else {
@@ -83,19 +91,24 @@ std::vector<TuneTiming> Tuner::time(TuneWork work, const std::vector<TuneSetting
   return timings;
 }
 
+// As many at a time as there is room for, each time beside the standards.
 void Tuner::time(TuneWork work, std::vector<TuneTrial>& trials) {
-  std::vector<TuneSetting> settings = {result_.control};
-  if (result_.best != result_.control) settings.push_back(result_.best);
-  const std::size_t best = settings.size() - 1;
-  for (const TuneTrial& trial : trials) settings.push_back(trial.setting);
-  const std::vector<TuneTiming> timings = time(work, settings);
-  for (std::size_t i = 0; i < trials.size(); ++i) {
-    const TuneTiming& timing = timings[best + 1 + i];
-    trials[i].over_control = speed_over(work, timing, timings.front(), options_);
-    trials[i].over_best = speed_over(work, timing, timings[best], options_);
-    trials[i].tpot_ms = median_ms(timing.tpot);
-    trials[i].ttft_ms = median_ms(timing.ttft);
-    trials[i].acceptance_length = timing.acceptance_length;
+  const std::vector<TuneSetting> beside = standards();
+  const std::size_t best = beside.size() - 1;
+  for (std::size_t begin = 0, end = 0; begin < trials.size(); begin = end) {
+    std::vector<TuneSetting> settings = beside;
+    do {
+      settings.push_back(trials[end++].setting);
+    } while (end < trials.size() && !lab_.obstacle(trials[end].setting, settings));
+    const std::vector<TuneTiming> timings = time(work, settings);
+    for (std::size_t i = begin; i < end; ++i) {
+      const TuneTiming& timing = timings[best + 1 + i - begin];
+      trials[i].over_control = speed_over(work, timing, timings.front(), options_);
+      trials[i].over_best = speed_over(work, timing, timings[best], options_);
+      trials[i].tpot_ms = median_ms(timing.tpot);
+      trials[i].ttft_ms = median_ms(timing.ttft);
+      trials[i].acceptance_length = timing.acceptance_length;
+    }
   }
 }
 

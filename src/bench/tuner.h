@@ -65,8 +65,9 @@ struct TuneQuality {
 class TuneLab {
  public:
   virtual ~TuneLab() = default;
-  // Why the setting cannot be tried at all; nothing when it can.
-  virtual std::optional<std::string> obstacle(const TuneSetting& setting) = 0;
+  // Why the setting cannot be timed together with others; nothing when it can.
+  virtual std::optional<std::string> obstacle(const TuneSetting& setting,
+                                              std::span<const TuneSetting> beside) = 0;
   // All of them interleaved, as many rounds each.
   virtual std::vector<TuneTiming> time(TuneWork work, std::span<const TuneSetting> settings) = 0;
   // The setting's output beside the control's.

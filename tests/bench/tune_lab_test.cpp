@@ -113,7 +113,30 @@ TEST(ModelLab, OneThreadHasNoneToPin) {
   ModelLab lab(options);
   TuneSetting pinned = lab.control();
   pinned.pin_threads = true;
-  EXPECT_TRUE(lab.obstacle(pinned).has_value());
+  EXPECT_TRUE(lab.obstacle(pinned, {}).has_value());
+}
+
+// All that is timed together is loaded at once; drafts load nothing.
+TEST(ModelLab, CountsTheMemoryOfAllThatIsTimedTogether) {
+  ModelLab lab(tiny_options());
+  lab.set_available_bytes(lab.control_engine().runtime->memory_bytes() * 3 / 2);
+  TuneSetting fp8 = lab.control();
+  fp8.kv = runtime::KvCacheDType::kFp8;
+  TuneSetting other = lab.control();
+  other.ssm = runtime::SsmCacheDType::kF16;
+  TuneSetting drafts = fp8;
+  drafts.drafts = 2;
+  const std::vector<TuneSetting> control = {lab.control()};
+  const std::vector<TuneSetting> with_other = {lab.control(), other};
+  const std::vector<TuneSetting> with_fp8 = {lab.control(), fp8};
+  EXPECT_FALSE(lab.obstacle(fp8, control).has_value());
+  EXPECT_FALSE(lab.obstacle(drafts, with_fp8).has_value());
+  EXPECT_FALSE(lab.obstacle(lab.control(), with_other).has_value());
+  const auto obstacle = lab.obstacle(fp8, with_other);
+  ASSERT_TRUE(obstacle.has_value());
+  EXPECT_THAT(*obstacle, ::testing::HasSubstr("beside the control and the best so far"));
+  lab.set_available_bytes(0);  // nobody tells
+  EXPECT_FALSE(lab.obstacle(fp8, with_other).has_value());
 }
 
 TEST(ModelLab, PerplexityOfCacheTypesIsMeasured) {

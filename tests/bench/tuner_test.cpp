@@ -19,12 +19,15 @@ class FakeLab final : public TuneLab {
   FakeLab(std::function<double(const TuneSetting&)> seconds, double noise, unsigned seed = 11)
       : seconds_(std::move(seconds)), noise_(noise), random_(seed) {}
 
-  std::optional<std::string> obstacle(const TuneSetting& setting) override {
+  std::optional<std::string> obstacle(const TuneSetting& setting,
+                                      std::span<const TuneSetting> beside) override {
     if (impossible && impossible(setting)) return "it is impossible";
+    if (beside.size() >= most_at_once) return "there is no room for it";
     return std::nullopt;
   }
   std::vector<TuneTiming> time(TuneWork work, std::span<const TuneSetting> settings) override {
     ++timed;
+    EXPECT_LE(settings.size(), most_at_once);
     std::vector<TuneTiming> timings(settings.size());
     std::normal_distribution<double> normal(0, noise_);
     for (int round = 0; round < 7; ++round) {
@@ -60,6 +63,7 @@ class FakeLab final : public TuneLab {
   std::function<double(const TuneSetting&)> prefix_seconds = [](const TuneSetting&) { return 0.2; };
   std::vector<TuneSetting> asked;
   int timed = 0;
+  std::size_t most_at_once = 100;
 
  private:
   std::function<double(const TuneSetting&)> seconds_;
@@ -91,6 +95,26 @@ const TuneTrial& trial_with(const TuneResult& result, int k) {
     if (trial.setting.drafts == k) return trial;
   }
   throw std::runtime_error("no such trial");
+}
+
+// Where two fit beside the standards, five are timed in three goes, and the best of all is found.
+TEST(Tuner, TimesInTurnsWhatDoesNotFitTogether) {
+  FakeLab lab([](const TuneSetting& s) { return 1e-3 / (s.drafts == 4 ? 1.6 : 1.1); }, 0.01);
+  lab.most_at_once = 3;
+  const TuneResult result = run(lab, {drafts(5)});
+  EXPECT_EQ(result.trials.size(), 5U);
+  EXPECT_EQ(result.best.drafts, 4);
+  EXPECT_EQ(lab.timed, 3 + 1);  // and once more to confirm it
+}
+
+// The best takes the place that was left.
+TEST(Tuner, LeavesOutWhatDoesNotFitBesideTheBest) {
+  FakeLab lab([](const TuneSetting& s) { return s.drafts == 1 ? 0.5e-3 : 1e-3; }, 0.01);
+  lab.most_at_once = 2;
+  const TuneResult result = run(lab, {drafts(1), fp8_cache()});
+  ASSERT_EQ(result.trials.size(), 2U);
+  EXPECT_EQ(result.trials[1].verdict, TuneVerdict::kImpossible);
+  EXPECT_EQ(result.best.drafts, 1);
 }
 
 TEST(Tuner, KeepsTheFastest) {
