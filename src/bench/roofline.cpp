@@ -11,9 +11,11 @@
 
 #include "bench/workload.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/plural.h"
 #include "core/progress.h"
 #include "engine/generate.h"
+#include "runtime/recorder_room.h"
 
 namespace levin::bench {
 namespace {
@@ -289,7 +291,8 @@ class Measurement {
         options_(options),
         config_(engine.model->config),
         tensors_(model::sized_tensors(config_, *engine.model->checkpoint)),
-        recorder_(engine.runtime->options().threads, phases_needed(), steps_needed()) {
+        workload_(fixed_workload(engine, options.prompt_tokens)),
+        recorder_(recorder()) {
     types_ = model::state_types(config_, engine.model->checkpoint->quantization());
     const runtime::Options& set = engine.runtime->options();
     types_.kv = set.kv_cache_dtype == runtime::KvCacheDType::kFp8    ? 1
@@ -307,10 +310,15 @@ class Measurement {
     return static_cast<std::size_t>(options_.rounds + 1) *
            (chunks + 2 * static_cast<std::size_t>(options_.output_tokens));
   }
-  std::size_t phases_needed() const {
+  // After whatever else is wrong with the options: so many steps may be those of a mistake.
+  PhaseRecorder recorder() const {
+    require_fit(workload_, engine_, options_.output_tokens);
     constexpr std::size_t kPhasesOfALayer = 8;
     const std::size_t layers = config_.layers.size() + 2 + 8 * (config_.mtp_layers.size() + 2);
-    return steps_needed() * kPhasesOfALayer * layers;
+    const runtime::RecorderSize size = {.threads = engine_.runtime->options().threads,
+                                        .phases = steps_needed() * kPhasesOfALayer * layers,
+                                        .steps = steps_needed()};
+    return runtime::recorder_within(available_memory_bytes(), size, "--rounds, --output-tokens");
   }
 
   model::StepOptions step_options(int rows, double context) const {
@@ -333,6 +341,7 @@ class Measurement {
   const RooflineOptions& options_;
   const model::Config& config_;
   std::vector<model::SizedTensor> tensors_;
+  Workload workload_;
   PhaseRecorder recorder_;
   model::StateTypes types_;
 };
@@ -430,8 +439,6 @@ void Measurement::add_speculation(const std::vector<StepRecord>& steps, Roofline
 }
 
 Roofline Measurement::run() {
-  const Workload workload = fixed_workload(engine_, options_.prompt_tokens);
-  require_fit(workload, engine_, options_.output_tokens);
   Roofline roofline;
   roofline.model = engine_.folder.string();
   roofline.runtime = engine_.runtime->description();
@@ -439,7 +446,7 @@ Roofline Measurement::run() {
   roofline.rates = measure_arithmetic({.threads = engine_.runtime->options().threads});
   roofline.rate = rate_of(roofline.rates, "BF16").name;
   const Recording recording(engine_, recorder_);
-  const Prompt& prompt = workload.prompts.front();
+  const Prompt& prompt = workload_.prompts.front();
   const Generations plain = generate(engine_, recorder_, prompt, options_, 0);
   add_decode(plain.steps, roofline);
   add_prompt(plain, roofline);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/memory.h"
+#include "runtime/recorder_room.h"
+
 namespace levin::engine {
 namespace {
 
@@ -14,11 +17,13 @@ constexpr std::size_t kCallsOfAStep = 2;
 // Of a layer, with staging.
 constexpr std::size_t kPhasesOfALayer = 8;
 
-std::size_t phases_for(const runtime::Runtime& runtime, int steps) {
+runtime::RecorderSize recorder_size(const runtime::Runtime& runtime, int steps) {
   const model::Config& config = runtime.model().config;
   const auto drafts = static_cast<std::size_t>(runtime.options().max_rewind);
   const std::size_t layers = config.layers.size() + 2 + drafts * (config.mtp_layers.size() + 2);
-  return static_cast<std::size_t>(steps) * layers * kPhasesOfALayer;
+  return {.threads = runtime.options().threads,
+          .phases = static_cast<std::size_t>(steps) * layers * kPhasesOfALayer,
+          .steps = kCallsOfAStep * static_cast<std::size_t>(steps)};
 }
 
 }  // namespace
@@ -27,8 +32,8 @@ Timeline::Timeline(runtime::Runtime& runtime, int steps)
     : runtime_(runtime),
       steps_(static_cast<std::size_t>(steps)),
       requests_(kRequests),
-      recorder_(runtime.options().threads, phases_for(runtime, steps),
-                kCallsOfAStep * static_cast<std::size_t>(steps)),
+      recorder_(runtime::recorder_within(available_memory_bytes(), recorder_size(runtime, steps),
+                                         "--trace-steps")),
       has_phases_(runtime.set_phase_recorder(&recorder_)) {}
 
 Timeline::~Timeline() {
