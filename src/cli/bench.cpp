@@ -195,7 +195,8 @@ void add_bench(CLI::App& app, Action& action) {
                    "Length of the fixed prose and code prompts")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--prompt-file", flags->prompt_file, "Time this prompt instead");
+  command->add_option("--prompt-file", flags->prompt_file, "Time this prompt instead")
+      ->excludes(command->get_option("--prompt-tokens"));
   command
       ->add_option("--output-tokens", flags->options.timing.output_tokens,
                    "Tokens generated after each prompt")
@@ -218,7 +219,10 @@ void add_bench(CLI::App& app, Action& action) {
       "Instead: where the time of a step goes, phase by phase, beside what it has to read");
   add_profile_flag(*command, flags->profile);
   add_trace_flags(*command, flags->trace);
-  command->get_option("--trace")->excludes(roofline);
+  // Its tables are of the fixed prompts, after a warm-up of its own.
+  for (const char* other : {"--trace", "--prompt-file", "--warm-up"}) {
+    command->get_option(other)->excludes(roofline);
+  }
   command->add_flag("--json", flags->json, "Print one JSON object");
   add_bench_url_flags(*command, flags->url);
   command->callback([flags, command, &action] {
