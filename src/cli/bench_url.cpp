@@ -193,12 +193,16 @@ ExitCode run_bench_url(const BenchUrlFlags& flags, std::optional<uint64_t> seed,
   }
   const bench::client::ClientReport report =
       bench::client::run_client_bench(options_of(flags, seed));
-  if (!folder.empty()) write_results(folder, report);
-  if (json) {
-    print_json(to_json(report));
-  } else {
-    fmt::print("{}", to_text(report));
-  }
+  const auto write = [&] {
+    if (!folder.empty()) write_results(folder, report);
+  };
+  write_and_print(write, [&] {
+    if (json) {
+      print_json(to_json(report));
+    } else {
+      fmt::print("{}", to_text(report));
+    }
+  });
   if (report.valid()) return ExitCode::kDone;
   tell(fmt::format("levin: not valid: {}\n", complaint(report)));
   return ExitCode::kNo;

@@ -125,9 +125,8 @@ std::unique_ptr<engine::Engine> load(const std::string& folder, const EngineFlag
 }
 
 // One line per item: what the model said beside what was expected.
-void write_outputs(const std::string& file, Existing existing,
-                   std::span<const evaluate::ItemResult> results,
-                   std::span<const evaluate::TaskItem> items) {
+std::string output_lines(std::span<const evaluate::ItemResult> results,
+                         std::span<const evaluate::TaskItem> items) {
   std::string lines;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const nlohmann::ordered_json line = {
@@ -137,7 +136,7 @@ void write_outputs(const std::string& file, Existing existing,
     // Outputs cut inside a character are not UTF-8.
     lines += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
   }
-  write_text(file, lines, existing);
+  return lines;
 }
 
 struct Outcome {
@@ -147,6 +146,7 @@ struct Outcome {
   evaluate::Evaluation evaluation;
   std::vector<evaluate::ItemResult> baseline_items;
   std::optional<evaluate::GateResult> gate;
+  std::string output_lines;  // of --outputs
 };
 
 void print_json(const Outcome& outcome) {
@@ -206,7 +206,8 @@ Outcome evaluate_all(const EvalFlags& flags) {
                   .baseline_runtime = {},
                   .evaluation = {},
                   .baseline_items = {},
-                  .gate = {}};
+                  .gate = {},
+                  .output_lines = {}};
   if (gate) outcome.confidence = gate->confidence;
   std::unique_ptr<engine::Engine> baseline;
   if (!flags.baseline.empty()) {
@@ -228,7 +229,7 @@ Outcome evaluate_all(const EvalFlags& flags) {
     outcome.gate = judge(*gate, compare(base, outcome.evaluation), material);
   }
   if (!flags.outputs.empty()) {
-    write_outputs(flags.outputs, existing(flags), outcome.evaluation.items, material.items);
+    outcome.output_lines = output_lines(outcome.evaluation.items, material.items);
   }
   return outcome;
 }
@@ -237,11 +238,11 @@ ExitCode run_eval(const EvalFlags& flags) {
   check(flags);
   when_interrupted("nothing was kept: the same command begins anew");
   const Outcome outcome = evaluate_all(flags);
-  if (flags.json) {
-    print_json(outcome);
-  } else {
-    print_tables(outcome);
-  }
+  const auto write = [&] {
+    if (flags.outputs.empty()) return;
+    write_text(flags.outputs, outcome.output_lines, existing(flags));
+  };
+  write_and_print(write, [&] { flags.json ? print_json(outcome) : print_tables(outcome); });
   for (const evaluate::TextScore& text : outcome.evaluation.texts) {
     if (std::isfinite(text.perplexity())) continue;
     spdlog::error("the perplexity of {} is not a number: the model is broken", text.kind);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -57,6 +58,17 @@ void print_json(const nlohmann::ordered_json& json, int indent) {
   print_text(without_controls(
                  json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) +
              '\n');
+}
+
+void write_and_print(const std::function<void()>& write, const std::function<void()>& print) {
+  std::exception_ptr failure;
+  try {
+    write();
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  print();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void check_output() {

@@ -57,6 +57,24 @@ void check(const TuneFlags& flags) {
   check_not_an_input(flags.out, inputs);
 }
 
+// `written`: where the profile is; empty where it is not.
+void show_json(const bench::TuneProfile& profile, const bench::TuneResult& result,
+               const std::string& written) {
+  if (result.disturbance.noticeable()) spdlog::warn("{}", to_text(result.disturbance));
+  nlohmann::ordered_json json = to_json(result);
+  json["model"] = profile.folder;
+  json["fingerprint"] = profile.model;
+  json["device"] = profile.device;
+  if (!written.empty()) json["profile"] = written;
+  print_json(json);
+}
+
+void show_text(const bench::TuneProfile& profile, const bench::TuneResult& result,
+               const std::string& written) {
+  fmt::print("model    {}\ndevice   {}\n\n{}", profile.folder, profile.device, to_text(result));
+  if (!written.empty()) fmt::print("profile  {}\n", written);
+}
+
 ExitCode run_tune(const TuneFlags& flags) {
   check(flags);
   bench::TuneLabOptions options = flags.options;
@@ -77,19 +95,15 @@ ExitCode run_tune(const TuneFlags& flags) {
       .folder = flags.engine.model,
       .device = bench::device_of(lab.control_engine()),
       .setting = for_profile(result)};
-  nlohmann::ordered_json json = to_json(result);
-  if (!flags.out.empty()) bench::write_profile(profile, json, flags.out, existing(flags));
-  if (flags.json) {
-    if (result.disturbance.noticeable()) spdlog::warn("{}", to_text(result.disturbance));
-    json["model"] = profile.folder;
-    json["fingerprint"] = profile.model;
-    json["device"] = profile.device;
-    if (!flags.out.empty()) json["profile"] = flags.out;
-    print_json(json);
-  } else {
-    fmt::print("model    {}\ndevice   {}\n\n{}", profile.folder, profile.device, to_text(result));
-    if (!flags.out.empty()) fmt::print("profile  {}\n", flags.out);
-  }
+  std::string written;
+  const auto write = [&] {
+    if (flags.out.empty()) return;
+    bench::write_profile(profile, to_json(result), flags.out, existing(flags));
+    written = flags.out;
+  };
+  write_and_print(write, [&] {
+    flags.json ? show_json(profile, result, written) : show_text(profile, result, written);
+  });
   return ExitCode::kDone;
 }
 

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/logging.h"
+#include "core/error.h"
 
 namespace levin::cli {
 namespace {
@@ -34,6 +35,22 @@ TEST(Output, JsonHoldsNoControlCharacters) {
     EXPECT_FALSE(steers(printed)) << printed;
     EXPECT_EQ(nlohmann::ordered_json::parse(printed), json);
   }
+}
+
+void fail() {
+  throw Error({.what = "the disk is full", .where = {}, .expected = {}, .found = {}, .hint = {}});
+}
+
+TEST(Output, IsPrintedEvenWhereItCannotBeWritten) {
+  bool printed = false;
+  EXPECT_THROW(write_and_print(fail, [&] { printed = true; }), Error);
+  EXPECT_TRUE(printed);
+}
+
+TEST(Output, IsWrittenEvenWhereItCannotBePrinted) {
+  bool written = false;
+  EXPECT_THROW(write_and_print([&] { written = true; }, fail), Error);
+  EXPECT_TRUE(written);
 }
 
 TEST(Output, LogHoldsNoControlCharacters) {
