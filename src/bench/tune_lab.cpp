@@ -6,11 +6,11 @@
 #include <array>
 #include <chrono>
 
+#include "core/error.h"
 #include "core/progress.h"
 #include "core/thread_team.h"
 #include "engine/scheduler.h"
 #include "evaluate/comparison.h"
-#include "evaluate/text_score.h"
 
 namespace levin::bench {
 namespace {
@@ -113,6 +113,10 @@ ModelLab::ModelLab(const TuneLabOptions& options) : options_(options) {
   engines_.push_back({control_, std::move(engine)});
   workload_ = fixed_workload(control_engine(), options_.prompt_tokens);
   require_fit(workload_, control_engine(), options_.timing.output_tokens);
+  streams_ = load_streams();
+  for (const evaluate::TokenStream& stream : streams_) {
+    evaluate::require_fit(stream, windows_of(stream), runtime.max_model_len);
+  }
 }
 
 std::vector<TuneDimension> ModelLab::dimensions() const {
@@ -261,10 +265,17 @@ std::vector<TuneTiming> ModelLab::time_shared_prefix(std::span<const TuneSetting
   return timings;
 }
 
-std::vector<evaluate::TokenStream> ModelLab::streams() const {
+std::vector<evaluate::TokenStream> ModelLab::load_streams() const {
   const engine::Engine& engine = *engines_.front().engine;
   std::vector<evaluate::TokenStream> streams;
-  if (options_.texts.empty() || !engine.tokenizer) {
+  if (!options_.texts.empty() && !engine.tokenizer) {
+    throw Error({.what = "the model has no tokenizer to read the text with",
+                 .where = options_.texts.front().string(),
+                 .expected = {},
+                 .found = {},
+                 .hint = "leave --text out to judge cache types on random tokens"});
+  }
+  if (options_.texts.empty()) {
     for (const Prompt& prompt : workload_.prompts) {
       streams.push_back({.kind = prompt.name, .documents = 1, .tokens = prompt.tokens});
     }
@@ -276,21 +287,25 @@ std::vector<evaluate::TokenStream> ModelLab::streams() const {
   return streams;
 }
 
+// A text that is short has some windows all the same: one alone bounds nothing.
+evaluate::TextOptions ModelLab::windows_of(const evaluate::TokenStream& stream) const {
+  constexpr int64_t kLeastWindows = 4;
+  const auto predictions = static_cast<int64_t>(stream.tokens.size()) - 1;
+  const int64_t longest =
+      std::min(options_.window, engines_.front().engine->runtime->options().max_model_len);
+  return {.window = std::clamp<int64_t>(predictions / kLeastWindows, 1, longest),
+          .max_windows = options_.max_windows};
+}
+
 // Speculation changes no token, nor does who does the rounds; threads and the prefix cache change
 // no bit; types of caches do.
 TuneQuality ModelLab::quality(const TuneSetting& setting) {
   TuneQuality quality;
   if (setting.kv == control_.kv && setting.ssm == control_.ssm) return quality;
   keep_only({&setting, 1});
-  for (const evaluate::TokenStream& stream : streams()) {
-    // A text that is short has some windows all the same: one alone bounds nothing.
-    constexpr int64_t kLeastWindows = 4;
-    const auto predictions = static_cast<int64_t>(stream.tokens.size()) - 1;
-    const evaluate::TextOptions text = {
-        .window = std::clamp<int64_t>(predictions / kLeastWindows, 1, options_.window),
-        .max_windows = options_.max_windows};
+  for (const evaluate::TokenStream& stream : streams_) {
     const evaluate::TextScore score = evaluate::score_text(
-        *engine_for(setting).runtime, control_engine().runtime.get(), stream, text);
+        *engine_for(setting).runtime, control_engine().runtime.get(), stream, windows_of(stream));
     const evaluate::Estimate ratio = evaluate::perplexity_ratio(score, kConfidence);
     quality.texts.push_back({.text = stream.kind,
                              .value = score.perplexity(),

@@ -7,6 +7,7 @@
 #include "bench/timing.h"
 #include "bench/tuner.h"
 #include "engine/engine.h"
+#include "evaluate/text_score.h"
 #include "evaluate/text_set.h"
 
 namespace levin::bench {
@@ -25,7 +26,8 @@ struct TuneLabOptions {
 
 class ModelLab final : public TuneLab {
  public:
-  // Loads the control. Throws Error as load_engine() does.
+  // Loads the control. Throws Error as load_engine() does, and when the prompts or texts do not fit
+  // it: whether cache types will be judged is known only much later.
   explicit ModelLab(const TuneLabOptions& options);
 
   // Memory that all engines beside the control's may take (default, or not above 0: any).
@@ -50,12 +52,14 @@ class ModelLab final : public TuneLab {
   void keep_only(std::span<const TuneSetting> settings);
   std::vector<TuneTiming> time_generation(std::span<const TuneSetting> settings);
   std::vector<TuneTiming> time_shared_prefix(std::span<const TuneSetting> settings);
-  std::vector<evaluate::TokenStream> streams() const;
+  std::vector<evaluate::TokenStream> load_streams() const;
+  evaluate::TextOptions windows_of(const evaluate::TokenStream& stream) const;
 
   TuneLabOptions options_;
   TuneSetting control_;
   std::vector<Loaded> engines_;  // the control's first
   Workload workload_;
+  std::vector<evaluate::TokenStream> streams_;  // that cache types are judged on
   int64_t available_bytes_ = -1;
 };
 

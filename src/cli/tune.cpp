@@ -130,7 +130,7 @@ void add_tune(CLI::App& app, Action& action) {
   command
       ->add_option("--prompt-tokens", flags->options.prompt_tokens,
                    "Length of the fixed prose and code prompts")
-      ->check(at_least(1))
+      ->check(at_least(2))  // of one token nothing is predicted
       ->capture_default_str();
   command
       ->add_option("--output-tokens", flags->options.timing.output_tokens,

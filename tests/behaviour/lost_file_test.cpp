@@ -61,7 +61,7 @@ const std::string kModel = LEVIN_SOURCE_DIR "/models/tiny";
 TEST(LostFile, TuneShowsWhatItFound) {
   const test::TempFolder folder;
   const Outcome outcome = run_without_room({"tune", kModel, "-o", folder / "p.json", "--rounds",
-                                            "5", "--output-tokens", "2", "--prompt-tokens", "1"});
+                                            "5", "--output-tokens", "2", "--prompt-tokens", "2"});
   EXPECT_EQ(outcome.exit_code, 3);
   EXPECT_THAT(outcome.stdout_text, ::testing::HasSubstr("chosen "));
   EXPECT_THAT(outcome.stdout_text, ::testing::Not(::testing::HasSubstr("p.json")));

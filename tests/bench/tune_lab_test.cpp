@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/progress.h"
 #include "core/thread_team.h"
 #include "engine/fake_device_rounds.h"
 #include "runtime/cpu/cpu_runtime.h"
+#include "support/tiny_checkpoint.h"
 
 namespace levin::bench {
 namespace {
@@ -114,6 +116,42 @@ TEST(ModelLab, OneThreadHasNoneToPin) {
   TuneSetting pinned = lab.control();
   pinned.pin_threads = true;
   EXPECT_TRUE(lab.obstacle(pinned, {}).has_value());
+}
+
+// Whether cache types are judged at all depends on their speed, minutes later.
+TEST(ModelLab, RefusesPromptsThatPredictNothingAtOnce) {
+  TuneLabOptions options = tiny_options();
+  options.prompt_tokens = 1;
+  EXPECT_THROW(ModelLab{options}, Error);
+  options.prompt_tokens = 2;
+  ModelLab{options};
+}
+
+TEST(ModelLab, RefusesATextThatNobodyReads) {
+  const test::TempFolder folder;
+  test::write_file(folder / "text.txt", "Once upon a time there was a harbour.");
+  const auto tiny = tiny_options().model;
+  std::filesystem::copy(tiny, folder / "model");
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    std::filesystem::remove(folder.path() / "model" / file);
+  }
+  TuneLabOptions options = tiny_options();
+  options.model = folder / "model";
+  ModelLab{options};
+  options.texts = {folder / "text.txt"};
+  EXPECT_THROW(ModelLab{options}, Error);
+}
+
+TEST(ModelLab, JudgesOnWindowsThatFitShortSequences) {
+  TuneLabOptions options = tiny_options();
+  options.texts = {std::filesystem::path(LEVIN_SOURCE_DIR) / "README.md"};
+  options.load.runtime.max_model_len = 96;
+  options.prompt_tokens = 16;
+  options.timing.output_tokens = 4;
+  ModelLab lab(options);
+  TuneSetting fp8 = lab.control();
+  fp8.kv = runtime::KvCacheDType::kFp8;
+  EXPECT_EQ(lab.quality(fp8).texts.size(), 1U);
 }
 
 // All that is timed together is loaded at once; drafts load nothing.
