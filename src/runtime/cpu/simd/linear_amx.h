@@ -14,6 +14,9 @@
 #include "runtime/cpu/simd/weights.h"
 
 namespace levin::runtime::cpu {
+// As in every file that is compiled for some instructions: what has no V in its type must not be
+// visible outside either.
+namespace {
 
 // How far ahead of its loads a panel's weights are fetched.
 constexpr int64_t kTileFetchAhead = 2048;
@@ -278,4 +281,5 @@ void linear_amx(const PanelMatrix& matrix, const PackedInput& input, const Linea
   release_tiles();
 }
 
+}  // namespace
 }  // namespace levin::runtime::cpu
