@@ -149,8 +149,16 @@ void Tuner::search(const TuneDimension& dimension) {
     result_.untried.push_back(dimension);
     return;
   }
+  const std::size_t before = result_.trials.size();
   std::vector<TuneTrial> trials = possible(dimension);
-  if (trials.empty()) return;
+  if (trials.empty()) {
+    if (result_.trials.size() > before) return;  // they were impossible, which was reported
+    result_.untried.push_back({.name = dimension.name,
+                               .values = {},
+                               .work = dimension.work,
+                               .why_none = "there is no other value than the control's"});
+    return;
+  }
   time(dimension.work, trials);
   judge(trials);
   for (TuneTrial& trial : trials) report(std::move(trial));

@@ -117,6 +117,18 @@ TEST(Tuner, LeavesOutWhatDoesNotFitBesideTheBest) {
   EXPECT_EQ(result.best.drafts, 1);
 }
 
+// One core, say, or a checkpoint that asks for the type of the SSM state itself.
+TEST(Tuner, SaysThatTheControlHasTheOnlyValue) {
+  FakeLab lab([](const TuneSetting&) { return 1e-3; }, 0.01);
+  const TuneDimension threads{.name = "threads",
+                              .values = {[](TuneSetting& s) { s.threads = kControl.threads; }}};
+  const TuneResult result = run(lab, {threads, drafts(1)});
+  ASSERT_EQ(result.untried.size(), 1U);
+  EXPECT_THAT(
+      to_text(result),
+      ::testing::HasSubstr("not tried: threads: there is no other value than the control's"));
+}
+
 TEST(Tuner, KeepsTheFastest) {
   FakeLab lab(
       [](const TuneSetting& s) {
