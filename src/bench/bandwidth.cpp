@@ -130,15 +130,15 @@ class Reader {
 
 Bandwidth measure_read_bandwidth(const BandwidthOptions& wanted) {
   BandwidthOptions options = wanted;
-  options.bytes = affordable(wanted.bytes, available_memory_bytes());
+  const int64_t available = available_memory_bytes();
+  options.bytes = affordable(wanted.bytes, available);
   if (options.bytes < wanted.bytes) {
     spdlog::warn("reading {} MiB instead of {}, half of what the machine has left",
                  options.bytes >> 20, wanted.bytes >> 20);
   }
   ThreadTeam team(options.threads > 0 ? options.threads : available_cores());
   const auto threads = static_cast<std::size_t>(team.size());
-  const std::size_t share =
-      std::max<std::size_t>(1, (options.bytes / threads + kHugePage - 1) / kHugePage) * kHugePage;
+  const std::size_t share = share_of(options.bytes, threads, available);
   const Buffer buffer(share * threads);
   team.run([&](int thread) {
     std::memset(buffer.data() + share * static_cast<std::size_t>(thread), thread + 1, share);
@@ -170,6 +170,15 @@ Bandwidth measure_read_bandwidth(const BandwidthOptions& wanted) {
 std::size_t affordable(std::size_t bytes, int64_t available) {
   if (available == 0) return bytes;
   return std::min(bytes, static_cast<std::size_t>(available) / 2);
+}
+
+std::size_t share_of(std::size_t bytes, std::size_t threads, int64_t available) {
+  const std::size_t pages = std::max<std::size_t>(1, (bytes / threads + kHugePage - 1) / kHugePage);
+  const std::size_t all = pages * kHugePage * threads;
+  if (affordable(all, available) == all) return pages * kHugePage;
+  // As much as the streams read at a time.
+  constexpr std::size_t kGrain = kMaxStreams * 4 * sizeof(Line);
+  return std::max<std::size_t>(1, bytes / threads / kGrain) * kGrain;
 }
 
 Bandwidth measure_memory_bandwidth(int threads) {

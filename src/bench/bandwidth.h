@@ -27,6 +27,9 @@ struct Bandwidth {
 
 // What to read of `bytes` on a machine with `available` left (0: not known): at most half of that.
 std::size_t affordable(std::size_t bytes, int64_t available);
+// What each of `threads` reads of them: whole huge pages, unless so many threads had more than is
+// affordable then.
+std::size_t share_of(std::size_t bytes, std::size_t threads, int64_t available);
 
 // Every thread reads its own share, touched first by itself, front to back in 1, 2, 4 or 8
 // interleaved streams with the widest loads the processor has. A buffer of at least a few times the

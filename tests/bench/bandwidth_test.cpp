@@ -23,6 +23,17 @@ TEST(Bandwidth, LeavesHalfOfTheMemoryAlone) {
   EXPECT_EQ(affordable(1000, 900), 450u);
 }
 
+// Each of a thousand threads with a page of its own would be gigabytes.
+TEST(Bandwidth, SharesAreNoMoreThanThereIs) {
+  constexpr std::size_t kPage = std::size_t{2} << 20;
+  EXPECT_EQ(share_of(3 * kPage, 2, 0), 2 * kPage);
+  EXPECT_EQ(share_of(1, 1024, 0), kPage);
+  const std::size_t share = share_of(100 * kPage, 1024, 200 * int64_t{kPage});
+  EXPECT_LE(share * 1024, 100 * kPage);
+  EXPECT_GT(share * 1024, 95 * kPage);
+  EXPECT_GT(share_of(1, 1024, 1), 0U);
+}
+
 TEST(Bandwidth, RoundsUpSmallBuffers) {
   const Bandwidth small = measure_read_bandwidth({.threads = 2, .bytes = 1, .passes = 1});
   EXPECT_EQ(small.bytes, std::size_t{4} << 20);
