@@ -64,6 +64,7 @@ std::string waiting_text(const runtime::PhaseRecorder& recorder) {
   }
   if (all <= 0) return {};
   std::vector<Wait> order;
+  order.reserve(waits.size());
   for (const auto& [kind, seconds] : waits) {
     order.push_back(
         {fmt::format("{}{}", kind.first ? "draft: " : "", name_of(kind.second)), seconds});
