@@ -128,6 +128,14 @@ void write_profile(const TuneProfile& profile, const nlohmann::ordered_json& mea
              existing);
 }
 
+// "measured" is for people, and may be anything.
+bool tells_of_neighbours(const nlohmann::json& profile) {
+  const nlohmann::json measured = profile.value("measured", nlohmann::json::object());
+  if (!measured.is_object() || !measured.contains("machine_was_busy")) return false;
+  const nlohmann::json& busy = measured.at("machine_was_busy");
+  return busy.is_object() && busy.contains("noticeable") && busy.at("noticeable") == true;
+}
+
 TuneProfile read_profile(const std::filesystem::path& file) {
   const nlohmann::json json = read_json(file);
   if (!json.is_object() || !json.contains(kVersionKey) || !json.contains("settings") ||
@@ -159,7 +167,8 @@ TuneProfile read_profile(const std::filesystem::path& file) {
                                      ? integer(settings, file, "draft_vocab_size", 0, 1 << 24)
                                      : 0,
                   .device_rounds = choice(settings, file, "device_rounds"),
-                  .prefix_cache = choice(settings, file, "enable_prefix_caching")}};
+                  .prefix_cache = choice(settings, file, "enable_prefix_caching")},
+      .of_busy_machine = tells_of_neighbours(json)};
   if (profile.setting.draft_vocab > 0 && profile.setting.drafts == 0) {
     fail(file, "a profile's draft_vocab_size is of drafts, and there are none",
          "num_speculative_tokens of at least 1 beside it, or draft_vocab_size 0",

@@ -18,6 +18,7 @@ struct TuneProfile {
   std::string folder;  // where the model was; for messages
   std::string device;  // device_of()
   TuneSetting setting;
+  bool of_busy_machine = false;  // as "measured" says; written with that
 };
 
 // What tells one model from another wherever it lies: its configuration, the names, types and

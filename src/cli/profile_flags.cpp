@@ -26,6 +26,10 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
   }
   const bench::TuneProfile profile = bench::read_profile(file);
   bench::require_made_for(profile, file, flags.model);
+  if (profile.of_busy_machine) {
+    spdlog::warn("profile {}: the machine was busy when it was measured: tune again to be sure",
+                 file);
+  }
   // `option` is set as `shown` unless it, or the one that says the opposite, was given.
   const auto set = [&](const char* option, const std::string& shown, auto&& assign,
                        const char* opposite = nullptr) {

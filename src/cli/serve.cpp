@@ -266,13 +266,15 @@ void add_serve(CLI::App& app, Action& action) {
                       "Names that clients may use (default: the folder's)");
   auto* cache = command->add_flag("--enable-prefix-caching")
                     ->description("Keep states of prompts for those that begin alike (default)");
-  command
-      ->add_flag("--no-enable-prefix-caching", flags->engine.no_prefix_caching, "Read every prompt")
-      ->excludes(cache);
+  auto* no_cache = command
+                       ->add_flag("--no-enable-prefix-caching", flags->engine.no_prefix_caching,
+                                  "Read every prompt")
+                       ->excludes(cache);
   command
       ->add_option("--prefix-cache-memory", flags->prefix_cache_memory,
                    "Memory for that, e.g. 4G (default 1G)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->excludes(no_cache);
   command
       ->add_option("--slot-memory", flags->slot_memory,
                    "Memory for --max-num-seqs slots of --max-model-len tokens, which are fewer "

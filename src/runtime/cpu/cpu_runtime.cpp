@@ -130,7 +130,8 @@ CpuRuntime::CpuRuntime(std::shared_ptr<const model::Model> model, const Options&
 
 std::string CpuRuntime::description() const {
   return fmt::format("fast CPU runtime: {}, {} thread{}{}", name_of(isa_), team_.size(),
-                     team_.size() == 1 ? "" : "s", options_.pin_threads ? ", pinned" : "");
+                     team_.size() == 1 ? "" : "s",
+                     options_.pin_threads && team_.size() > 1 ? ", pinned" : "");
 }
 
 int64_t CpuRuntime::memory_bytes() const {

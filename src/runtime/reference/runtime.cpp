@@ -132,7 +132,7 @@ ReferenceRuntime::ReferenceRuntime(std::shared_ptr<const model::Model> model,
 
 std::string ReferenceRuntime::description() const {
   return "reference runtime: float32, " + counted(int64_t{team_.size()}, "thread") +
-         (options_.pin_threads ? ", pinned" : "");
+         (options_.pin_threads && team_.size() > 1 ? ", pinned" : "");
 }
 
 std::vector<PlanEntry> ReferenceRuntime::plan() const {
