@@ -21,8 +21,14 @@ struct List {
   __device__ explicit List(const SharedLayout& layout)
       : head(reinterpret_cast<BlockItems*>(shared_memory + layout.items)) {}
   __device__ Item* items() const { return reinterpret_cast<Item*>(head + 1); }
-  // By one thread.
-  __device__ void fetch(const ItemLists& lists, uint32_t barrier) const {
+  // Makes the barriers, also those of `inputs` inputs, and has the list copied. By one thread.
+  __device__ void open(const ItemLists& lists, const Announcement& known, int inputs) const {
+    ptx::barrier_init(known.barrier(), 1);
+    const uint32_t barrier = list_barrier(known);
+    ptx::barrier_init(barrier, 1);
+#pragma unroll 1
+    for (int part = 0; part < inputs; ++part) ptx::barrier_init(input_barrier(known, part), 1);
+    ptx::fence_barriers();
     ptx::expect_bytes(barrier, lists.bytes);
     ptx::bulk_copy(ptx::shared_address(head),
                    lists.data + static_cast<int64_t>(blockIdx.x) * lists.bytes, lists.bytes,
@@ -69,12 +75,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, p.router.chosen};
   const List list(p.shared);
-  if (threadIdx.x == 0) {
-    ptx::barrier_init(known.barrier(), 1);
-    ptx::barrier_init(list_barrier(known), 1);
-    ptx::fence_barriers();
-    list.fetch(p.items, list_barrier(known));
-  }
+  if (threadIdx.x == 0) list.open(p.items, known, 0);
   const int tokens_now = p.pass->rows;
   NormWeights weights;
   weights.load(p.input.weight, p.width);
@@ -154,8 +155,9 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
                      p.shared_part.matrix.rows);
   }
   const OperandSpace routed_in = routed_space(p);
-  const bool routed_per_token =
-      routed_in.operands[routed_operand(p)].kind == OperandKind::kFp8Token;
+  const float scale = routed_in.operands[routed_operand(p)].kind == OperandKind::kFp8Token
+                          ? routed_in.row_scales[0]
+                          : 1.0F;
   const int segments = m.segments.value;
   // From the last thread on: the first ones have had the shared expert's rows.
 #pragma unroll 1
@@ -163,16 +165,9 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
     const int tile = list.head->first_tile + i / kTileRows;
     const int d = p.tiles.divide(tile);
     const int row = (tile - d * m.tiles) * kTileRows + i % kTileRows;
-    if (row >= m.rows) continue;
-    const float2 factor = factors.of[d];
-    float y = partials.sum(shared_items + i / kTileRows * segments, segments, i % kTileRows, 0) *
-              factor.x;
-    if (routed_per_token) y *= routed_in.row_scales[0];
-    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
-    if (m.row_scale != nullptr) y *= m.row_scale[at];
-    if (m.bias != nullptr) y += m.bias[at];
-    store_activation(p.routed_out, routing.choice(d, 0), row, factor.y, y, p.observed_routed,
-                     m.rows);
+    finish_routed(
+        p, routing, factors, d, row, 0, scale,
+        partials.sum(shared_items + i / kTileRows * segments, segments, i % kTileRows, 0));
   }
   p.trace.stamp(Trace::kEnd);
 }
@@ -201,31 +196,6 @@ __device__ inline void fetch_inputs_of_one(const MoeDown& p, const Routing& rout
   }
 }
 
-// What an expert (or, before the first, the shared one) adds to y of one row of a tile.
-__device__ inline float part_of_one(const MoeDown& p, const Routing& routing,
-                                    const Partials& partials, const BlockItems& list, int part,
-                                    int tile, int in_tile, int row) {
-  if (part == 0) {
-    if (p.shared_parts == 0) return 0.0F;
-    const PackedMatrix& m = p.shared_part.matrix;
-    float y =
-        partials.sum(tile * m.segments.value, m.segments.value, in_tile, 0) * p.shared_part.factor;
-    if (m.row_scale != nullptr) y *= m.row_scale[row];
-    if (m.bias != nullptr) y += m.bias[row];
-    return y;
-  }
-  const int d = part - 1;
-  const PackedMatrix& m = p.experts.first;
-  float factor = reinterpret_cast<const float*>(shared_memory + p.factors)[d];
-  // As in moe_down: what counts nothing may be no number.
-  if (factor == 0.0F) return 0.0F;
-  if (m.row_scale != nullptr) {
-    factor *= m.row_scale[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
-  }
-  const int first = list.shared_items + (d * list.tiles + tile) * m.segments.value;
-  return factor * partials.sum(first, m.segments.value, in_tile, 0);
-}
-
 }  // namespace
 
 template <FormatSet kFormats>
@@ -235,14 +205,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
   const Routing routing = {shared_memory + p.routing_offset, p.router.chosen};
   const List list(p.shared);
   const int experts = p.routed ? p.router.chosen : 0;
-  if (threadIdx.x == 0) {
-    ptx::barrier_init(known.barrier(), 1);
-    ptx::barrier_init(list_barrier(known), 1);
-#pragma unroll 1
-    for (int part = 0; part <= experts; ++part) ptx::barrier_init(input_barrier(known, part), 1);
-    ptx::fence_barriers();
-    list.fetch(p.items, list_barrier(known));
-  }
+  if (threadIdx.x == 0) list.open(p.items, known, 1 + experts);
   const int tokens_now = p.pass->rows - p.first_token;
   __syncthreads();
   ptx::launch_dependents();
@@ -258,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
       list.set_experts(routing, p.experts.stride, scouts);
       auto* factors = reinterpret_cast<float*>(shared_memory + p.factors);
       for (int d = scouts.thread(); d < experts; d += scouts.threads()) {
-        factors[d] =
+        factors[d * kDownRows] =
             routing.weight()[routing.choice(d, 0)] * p.experts.factor[routing.distinct()[d]];
       }
     }
@@ -289,34 +252,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  // First what each part adds, then their sum in order, the shared expert's before the experts' in
-  // ascending order.
-  const int first_row = list.head->first_tile * kTileRows;
-  const int rows = min(list.head->tiles * kTileRows, p.rows - first_row);
-  const int parts = 1 + experts;
-  auto* added = reinterpret_cast<float*>(shared_memory);  // the rings are not in use any more
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < parts * rows; i += kThreads) {
-    const int part = i / rows;
-    const int row = i - part * rows;
-    added[i] = part_of_one(p, routing, partials, *list.head, part, row / kTileRows, row % kTileRows,
-                           first_row + row);
-  }
-  sync_computing();
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < rows; i += kThreads) {
-    const int row = first_row + i;
-    float y = added[i];
-#pragma unroll 4
-    for (int part = 1; part < parts; ++part) y += added[part * rows + i];
-    if (p.routed && m.bias != nullptr) y += down_bias(p, routing, row, 0);
-    float* out = p.out + static_cast<int64_t>(p.first_token) * p.out_stride;
-    if (p.add) {
-      atomicAdd(out + row, y);  // as OutputKind::kAdd
-    } else {
-      out[row] = y;
-    }
-  }
+  write_down<true>(p, routing, partials, list.head->shared_items, list.head->first_tile,
+                   list.head->tiles, experts, 1);
   p.trace.stamp(Trace::kEnd);
 }
 

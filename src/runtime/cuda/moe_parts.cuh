@@ -46,11 +46,8 @@ __device__ __noinline__ inline void more_logits(const MoeUp& p, int tokens, uint
       for (int vector = threadIdx.x; vector * 4 < p.width; vector += kThreads) {
         const float4 v = __ldcg(x + vector);
         const float4 w = __ldg(reinterpret_cast<const float4*>(p.input.weight) + vector);
-        RouterTap tap;
-        tap.bf16 = p.gate.bf16;
-        tap.gate[0] = gate_vector(p, expert, vector);
-        tap.unpack();
-        const float4 g = tap.gate[0];
+        const float4 bits = gate_vector(p, expert, vector);
+        const float4 g = p.gate.bf16 ? RouterTap::unpacked(bits) : bits;
         sums[0] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
         sums[1] += v.x * w.x * g.x + v.y * w.y * g.y + v.z * w.z * g.z + v.w * w.w * g.w;
       }
@@ -214,33 +211,21 @@ struct ExpertFactors {
   }
 };
 
-// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
-// has said how many bytes to expect.
-__device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
-                                 int to, uint32_t barrier) {
-  const int bytes = units * 2 * kUnitColumns;
-#pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
-    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
-                   from.row(first_row + row), bytes, barrier);
-  }
-}
-
-// The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
-__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
-  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
-  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
-  if (threadIdx.x % 32 == 0) {
-    const int units =
-        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
-    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
-  }
-  __syncwarp();
-  ptx::fence_stores_before_bulk_copies();
-  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
-            barrier);
-  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
-            p.routed_rows, barrier);
+// What becomes of a sum of row `row` of the distinct expert `d`, for one token: its activation, if
+// the token goes there. `scale`: of the token's input.
+__device__ inline void finish_routed(const MoeUp& p, const Routing& routing,
+                                     const ExpertFactors& factors, int d, int row, int token,
+                                     float scale, float sum) {
+  const PackedMatrix& m = p.experts.first;
+  const int choice = routing.choice(d, token);
+  if (choice < 0 || row >= m.rows) return;
+  const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
+  const float2 factor = factors.of[d];
+  float y = sum * factor.x * scale;
+  if (m.row_scale != nullptr) y *= m.row_scale[at];
+  if (m.bias != nullptr) y += m.bias[at];
+  store_activation(p.routed_out, token * p.router.chosen + choice, row, factor.y, y,
+                   p.observed_routed, m.rows);
 }
 
 // Biases of the experts that a token goes to, weighted.
@@ -254,6 +239,72 @@ __device__ __noinline__ inline float down_bias(const MoeDown& p, Routing routing
     sum += routing.weight()[token * p.router.chosen + choice] * p.experts.first.bias[at];
   }
   return sum;
+}
+
+// What an expert (or, before the first, the shared one) adds to y of one row and token.
+__device__ inline float down_part(const MoeDown& p, const Routing& routing,
+                                  const Partials& partials, int free_items, int tiles, int part,
+                                  int tile, int in_tile, int row, int token) {
+  if (part == 0) {
+    if (p.shared_parts == 0) return 0.0F;
+    const PackedMatrix& m = p.shared_part.matrix;
+    const int segments = m.segments.value;
+    float y = partials.sum(tile * segments, segments, in_tile, token) * p.shared_part.factor;
+    if (m.row_scale != nullptr) y *= m.row_scale[row];
+    if (m.bias != nullptr) y += m.bias[row];
+    return y;
+  }
+  const int d = part - 1;
+  float factor = reinterpret_cast<const float*>(shared_memory + p.factors)[d * kDownRows + token];
+  // Of experts that the token does not go to the sum means nothing, and may be no number.
+  if (factor == 0.0F) return 0.0F;
+  const int segments = p.experts.first.segments.value;
+  const float sum =
+      partials.sum(free_items + (d * tiles + tile) * segments, segments, in_tile, token);
+  const float* scales = p.experts.first.row_scale;
+  if (scales != nullptr) {
+    factor *= scales[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
+  }
+  return factor * sum;
+}
+
+// The end of a down projection: what each part adds, then their sum in order, the shared expert's
+// before the experts' in ascending order. By all threads, after their products.
+template <bool kOne>
+__device__ inline void write_down(const MoeDown& p, const Routing& routing,
+                                  const Partials& partials, int free_items, int first_tile,
+                                  int tiles, int experts, int tokens) {
+  const int rows_of_block = min(tiles * kTileRows, p.rows - first_tile * kTileRows);
+  const int parts = 1 + experts;
+  const int of_token = rows_of_block * parts;
+  auto* added = reinterpret_cast<float*>(shared_memory);  // the rings are not in use any more
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * of_token; i += kThreads) {
+    const int token = kOne ? 0 : i / of_token;
+    const int in_token = i - token * of_token;
+    const int part = in_token / rows_of_block;
+    const int row = in_token - part * rows_of_block;
+    added[i] = down_part(p, routing, partials, free_items, tiles, part, row / kTileRows,
+                         row % kTileRows, first_tile * kTileRows + row, token);
+  }
+  sync_computing();
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * rows_of_block; i += kThreads) {
+    const int token = kOne ? 0 : i / rows_of_block;
+    const int row_of_block = i - token * rows_of_block;
+    const int row = first_tile * kTileRows + row_of_block;
+    const float* from = added + token * of_token + row_of_block;
+    float y = from[0];
+#pragma unroll 4
+    for (int part = 1; part < parts; ++part) y += from[part * rows_of_block];
+    if (p.routed && p.experts.first.bias != nullptr) y += down_bias(p, routing, row, token);
+    float* out = p.out + static_cast<int64_t>(p.first_token + token) * p.out_stride;
+    if (p.add) {
+      atomicAdd(out + row, y);  // as OutputKind::kAdd
+    } else {
+      out[row] = y;
+    }
+  }
 }
 
 // One format, or another for the shared expert than for the others.

@@ -86,20 +86,9 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const OperandSpace routed_in = routed_space(p);
   const int operand = routed_operand(p);
   const bool per_token = routed_in.operands[operand].kind == OperandKind::kFp8Token;
-  // What becomes of a sum of an expert's tile.
-  const auto finish_routed = [&](const Item& item, int row_of_tile, int token, float sum) {
-    const int d = item.part - 1;
-    const int row = item.tile * kTileRows + row_of_tile;
-    const int choice = routing.choice(d, token);
-    if (choice < 0 || row >= m.rows) return;
-    const int64_t at = static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row;
-    const float2 factor = factors.of[d];
-    float y = sum * factor.x;
-    if (per_token) y *= routed_in.row_scales[token];
-    if (m.row_scale != nullptr) y *= m.row_scale[at];
-    if (m.bias != nullptr) y += m.bias[at];
-    store_activation(p.routed_out, token * p.router.chosen + choice, row, factor.y, y,
-                     p.observed_routed, m.rows);
+  const auto finish = [&](const Item& item, int row_of_tile, int token, float sum) {
+    finish_routed(p, routing, factors, item.part - 1, item.tile * kTileRows + row_of_tile, token,
+                  per_token ? routed_in.row_scales[token] : 1.0F, sum);
   };
   const auto multiply_one = [&](int i) {
     const Item& item = items[i];
@@ -112,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
     if (!routed || m.segments.value > 1) return partials.store(i, sums);
     for_each_total(sums, [&](int r, int token, float sum) {
-      if (token < tokens) finish_routed(item, r, token, sum);
+      if (token < tokens) finish(item, r, token, sum);
     });
   };
   shift.work(multiply_one);
@@ -120,11 +109,11 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  const FinishThread finish(tokens);
-  if (finish.token < tokens) {
-    const int token = finish.token;
+  const FinishThread mine_is(tokens);
+  if (mine_is.token < tokens) {
+    const int token = mine_is.token;
     const PartItems mine = p.shared_parts > 0 ? items_of_part(p.shared_part, 0) : PartItems{};
-    for (int i = finish.first; i < mine.tiles * kTileRows; i += finish.per_token) {
+    for (int i = mine_is.first; i < mine.tiles * kTileRows; i += mine_is.per_token) {
       const int row = mine.first_tile * kTileRows + i;
       if (row >= shared_matrix.rows) break;
       const int segments = shared_matrix.segments.value;
@@ -136,17 +125,46 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
     const int segments = m.segments.value;
     const int tiles = segments == 1 ? 0 : m.segments.divide(shift.end - free_items);
     // From the last thread on: the first ones have had the shared expert's rows.
-    for (int i = finish.per_token - 1 - finish.first; i < tiles * kTileRows;
-         i += finish.per_token) {
+    for (int i = mine_is.per_token - 1 - mine_is.first; i < tiles * kTileRows;
+         i += mine_is.per_token) {
       const int first = free_items + i / kTileRows * segments;
-      finish_routed(items[first], i % kTileRows, token,
-                    partials.sum(first, segments, i % kTileRows, token));
+      finish(items[first], i % kTileRows, token,
+             partials.sum(first, segments, i % kTileRows, token));
     }
   }
   p.trace.stamp(Trace::kEnd);
 }
 
 namespace {
+
+// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
+// has said how many bytes to expect.
+__device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
+                                 int to, uint32_t barrier) {
+  const int bytes = units * 2 * kUnitColumns;
+#pragma unroll 1
+  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
+    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
+                   from.row(first_row + row), bytes, barrier);
+  }
+}
+
+// The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
+__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
+  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
+  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
+  if (threadIdx.x % 32 == 0) {
+    const int units =
+        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
+    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
+  }
+  __syncwarp();
+  ptx::fence_stores_before_bulk_copies();
+  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
+            barrier);
+  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
+            p.routed_rows, barrier);
+}
 
 // This block's tiles of every distinct expert as items, and what each expert's sums count for each
 // token: 0, when it does not go there. By the scouts.
@@ -177,33 +195,6 @@ __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routin
     factors[i] = weight * p.experts.factor[routing.distinct()[d]];
   }
   return before + routing.count() * tiles * segments;
-}
-
-// What an expert (or, before the first, the shared one) adds to y of one row and token.
-__device__ inline float down_part(const MoeDown& p, const Routing& routing,
-                                  const Partials& partials, int free_items, int tiles, int part,
-                                  int tile, int in_tile, int row, int token) {
-  if (part == 0) {
-    if (p.shared_parts == 0) return 0.0F;
-    const PackedMatrix& m = p.shared_part.matrix;
-    const int segments = m.segments.value;
-    float y = partials.sum(tile * segments, segments, in_tile, token) * p.shared_part.factor;
-    if (m.row_scale != nullptr) y *= m.row_scale[row];
-    if (m.bias != nullptr) y += m.bias[row];
-    return y;
-  }
-  const int d = part - 1;
-  float factor = reinterpret_cast<const float*>(shared_memory + p.factors)[d * kDownRows + token];
-  // Of experts that the token does not go to the sum means nothing, and may be no number.
-  if (factor == 0.0F) return 0.0F;
-  const int segments = p.experts.first.segments.value;
-  const float sum =
-      partials.sum(free_items + (d * tiles + tile) * segments, segments, in_tile, token);
-  const float* scales = p.experts.first.row_scale;
-  if (scales != nullptr) {
-    factor *= scales[static_cast<int64_t>(routing.distinct()[d]) * p.experts.row_stride + row];
-  }
-  return factor * sum;
 }
 
 }  // namespace
@@ -267,39 +258,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kAllItems);
 
-  // First what each part adds, then their sum in order, the shared expert's before the experts' in
-  // ascending order.
-  const int rows_of_block = min(tiles * kTileRows, p.rows - first_tile * kTileRows);
-  const int parts = 1 + (p.routed ? routing.count() : 0);
-  const int of_token = rows_of_block * parts;
-  auto* added = reinterpret_cast<float*>(shared_memory);  // the rings are not in use any more
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < tokens * of_token; i += kThreads) {
-    const int token = i / of_token;
-    const int in_token = i - token * of_token;
-    const int part = in_token / rows_of_block;
-    const int row = in_token - part * rows_of_block;
-    added[i] = down_part(p, routing, partials, free_items, tiles, part, row / kTileRows,
-                         row % kTileRows, first_tile * kTileRows + row, token);
-  }
-  sync_computing();
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < tokens * rows_of_block; i += kThreads) {
-    const int token = i / rows_of_block;
-    const int row_of_block = i - token * rows_of_block;
-    const int row = first_tile * kTileRows + row_of_block;
-    const float* from = added + token * of_token + row_of_block;
-    float y = from[0];
-#pragma unroll 4
-    for (int part = 1; part < parts; ++part) y += from[part * rows_of_block];
-    if (p.routed && p.experts.first.bias != nullptr) y += down_bias(p, routing, row, token);
-    float* out = p.out + static_cast<int64_t>(p.first_token + token) * p.out_stride;
-    if (p.add) {
-      atomicAdd(out + row, y);  // as OutputKind::kAdd
-    } else {
-      out[row] = y;
-    }
-  }
+  write_down<false>(p, routing, partials, free_items, first_tile, tiles,
+                    p.routed ? routing.count() : 0, tokens);
   p.trace.stamp(Trace::kEnd);
 }
 

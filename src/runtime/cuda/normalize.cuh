@@ -40,13 +40,14 @@ struct RouterTap {
   __device__ void unpack() {
     if (!bf16) return;
 #pragma unroll
-    for (float4& of : gate) {
-      const uint32_t x = __float_as_uint(of.x);
-      const uint32_t y = __float_as_uint(of.y);
-      of = make_float4(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u),
-                       __uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
-    }
+    for (float4& of : gate) of = unpacked(of);
     bf16 = false;
+  }
+  static __device__ float4 unpacked(const float4& bits) {
+    const uint32_t x = __float_as_uint(bits.x);
+    const uint32_t y = __float_as_uint(bits.y);
+    return make_float4(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u),
+                       __uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
   }
 };
 
