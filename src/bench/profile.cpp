@@ -130,10 +130,8 @@ void write_profile(const TuneProfile& profile, const nlohmann::ordered_json& mea
 
 // "measured" is for people, and may be anything.
 bool tells_of_neighbours(const nlohmann::json& profile) {
-  const nlohmann::json measured = profile.value("measured", nlohmann::json::object());
-  if (!measured.is_object() || !measured.contains("machine_was_busy")) return false;
-  const nlohmann::json& busy = measured.at("machine_was_busy");
-  return busy.is_object() && busy.contains("noticeable") && busy.at("noticeable") == true;
+  const nlohmann::json::json_pointer told("/measured/machine_was_busy/noticeable");
+  return profile.contains(told) && profile.at(told) == true;
 }
 
 TuneProfile read_profile(const std::filesystem::path& file) {

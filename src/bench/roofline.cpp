@@ -418,9 +418,8 @@ void Measurement::add_speculation(const std::vector<StepRecord>& steps, Roofline
       static_cast<double>(options_.prompt_tokens) + static_cast<double>(options_.output_tokens) / 2;
   const int rows = 1 + options_.k;
   const std::string why_none = fmt::format(
-      "no round had room for {}: one of --output-tokens {} is the prompt's, and a round may put "
-      "out "
-      "{}; give {} or more",
+      "no round had room for {}: one of --output-tokens {} is the prompt's, and a round may "
+      "put out {}; give {} or more",
       counted(int64_t{options_.k}, "draft"), options_.output_tokens, rows, rows + 1);
   add({.name = "verify",
        .steps = verifications(steps, rows),
