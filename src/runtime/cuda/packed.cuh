@@ -19,7 +19,8 @@
 // multiprocessors alone, never on the number of tokens, on the batch or on which block does the
 // work, which is why every path gives the same bits.
 //
-// Memory order is tile, unit.
+// Memory order is tile, unit. Tiles and segments begin at multiples of kCopyAlignment bytes: bulk
+// copies from anywhere else take up to a fifth longer (docs/benchmarks/h200.md).
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ namespace levin::runtime::cuda {
 inline constexpr int kTileRows = 8;
 inline constexpr int kUnitColumns = 64;
 inline constexpr int kMaxRows = 8;  // tokens of one pass
+inline constexpr int kCopyAlignment = 128;
 
 // Kernels are made for 1, up to 4 and up to 8 tokens.
 __host__ __device__ constexpr int groups_of(int rows) {
@@ -104,12 +106,20 @@ struct PackedMatrix {
   int tiles = 0;
   int units = 0;        // of a tile
   Divisor segments;     // of a tile
-  Share segment_units;  // of a tile over its segments
+  Share segment_steps;  // of a tile over its segments, in steps of as many units as keep it aligned
+  int step_units = 1;
   int unit_bytes = 0;
   UnitFormat format = UnitFormat::kBf16;
   uint8_t unit_scales = 0;  // INT4: scales per row and unit
 
-  __host__ __device__ int tile_bytes() const { return units * unit_bytes; }
+  __host__ __device__ int tile_bytes() const {
+    return (units * unit_bytes + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+  }
+  // The first unit of a segment.
+  __host__ __device__ int segment_begin(int segment) const {
+    const int unit = segment_steps.begin(segment) * step_units;
+    return unit < units ? unit : units;
+  }
   __host__ __device__ int64_t bytes() const { return static_cast<int64_t>(tiles) * tile_bytes(); }
   // Byte offset of a unit from `data`.
   __host__ __device__ int64_t offset(int tile, int unit) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "core/error.h"
@@ -274,9 +275,11 @@ PackedMatrix packed_shape(const model::Linear& linear, int segments) {
   m.columns = static_cast<int>(linear.in);
   m.tiles = tiles_of(linear);
   m.units = static_cast<int>((linear.in + kUnitColumns - 1) / kUnitColumns);
-  m.segments = Divisor(std::clamp(segments, 1, m.units));
-  m.segment_units = Share(m.units, m.segments.value);
   m.unit_bytes = unit_bytes(m.format, m.unit_scales);
+  m.step_units = kCopyAlignment / std::gcd(kCopyAlignment, m.unit_bytes);
+  const int steps = (m.units + m.step_units - 1) / m.step_units;
+  m.segments = Divisor(std::clamp(segments, 1, steps));
+  m.segment_steps = Share(steps, m.segments.value);
   return m;
 }
 

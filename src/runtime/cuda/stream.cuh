@@ -27,8 +27,8 @@ struct alignas(16) Item {
 __host__ __device__ inline Item item_of(const PackedMatrix& m, int tile, int segment, int part,
                                         int chunk_units) {
   Item item;
-  const int begin = m.segment_units.begin(segment);
-  const int units = m.segment_units.begin(segment + 1) - begin;
+  const int begin = m.segment_begin(segment);
+  const int units = m.segment_begin(segment + 1) - begin;
   item.data = m.data + m.offset(tile, begin);
   item.bytes = units * m.unit_bytes;
   item.chunk_bytes = chunk_units * m.unit_bytes;
