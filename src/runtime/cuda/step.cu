@@ -45,7 +45,9 @@ void Step::trace(uint64_t* stamps, std::size_t capacity, std::vector<TracedPhase
 // Blocks of two phases fit on a multiprocessor, so that the next phase can fill its rings while
 // this one works; but not two blocks of one phase, which would leave another multiprocessor idle.
 // Nothing else says so to the device: phases that read what all blocks have made (exclusive) take
-// more than half of the memory, and the others are launched while those are still there.
+// more than half of the memory, and the others are launched while those are still there. A phase
+// for which the one before leaves no room starts on multiprocessors as they become free, so it has
+// to take more than half as well.
 SharedLayout Step::layout(const Shape& shape, int rows) const {
   SharedLayout l;
   l.rows = rows;
@@ -62,7 +64,9 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int beside =
       scan ? mamba_scan_shared(static_cast<int>(c_.ssm_state_size)) + kScanBesides : 0;
   const int small = shared_per_multiprocessor_ - large - beside - 2 * kReservedShared;
-  int most = shape.exclusive ? large : small;
+  const bool alone = before_shared_ + small + 2 * kReservedShared > shared_per_multiprocessor_;
+  const bool exclusive = shape.exclusive || alone;
+  int most = exclusive ? large : small;
   // Among exclusive phases a large block is alone anyhow, and may as well have everything.
   if (most - fixed < kUsualRing) most = shape.among_exclusive ? shared_per_block_ : large;
   if (most - fixed < kSmallestRing) most = shared_per_block_;
@@ -87,7 +91,7 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   l.partials = l.operands + operands;
   l.scratch = l.partials + partials;
   l.total = l.scratch + scratch + shape.extra;
-  if (shape.exclusive) l.total = std::max(l.total, large / 128 * 128);
+  if (exclusive) l.total = std::max(l.total, large / 128 * 128);
   return l;
 }
 

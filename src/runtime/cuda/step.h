@@ -122,6 +122,7 @@ class Step {
   cudaStream_t stream_ = nullptr;  // of the pass being launched
   int rows_ = 1;
   bool first_ = true;
+  int before_shared_ = 0;  // shared memory of a block of the phase launched last
   bool overlap_ = true;
   StepObserver* observer_ = nullptr;
   ObservedBuffers buffers_;

@@ -44,6 +44,7 @@ void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int thread
   config.numAttrs = overlap_ && !first_ && !observing() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, params));
   first_ = false;
+  before_shared_ = shared;
 }
 
 }  // namespace levin::runtime::cuda
