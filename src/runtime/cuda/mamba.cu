@@ -209,7 +209,7 @@ struct Rows {
         4 * lane;
   }
 
-  // One token; S C of the row, in all its lanes.
+  // One token; this thread's share of S C of the row.
   __device__ float advance(const MambaScan& p, const Inputs& inputs, int t, int position) {
     const float* values = inputs.channels + t * inputs.width;
     const float x = real ? values[row] : 0.0F;
@@ -227,18 +227,60 @@ struct Rows {
         sum += s * values[kStateRows + p.states + n + j];
       }
     }
-#pragma unroll
-    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-    }
     if constexpr (kHalf) round_state(p, first_element, lane, position, state);
     return sum;
   }
 };
 
+// kTokens tokens from `first` on, of which those from `tokens` on do not exist. Of the pass's own
+// tokens also what they leave: lane j of a row looks after token j, so that nobody waits for one
+// token after the other.
+template <int kTokens, bool kHalf, int kPerThread>
+__device__ inline void advance_tokens(const Place& at, const Inputs& inputs,
+                                      Rows<kHalf, kPerThread>& rows, bool own, int first,
+                                      int tokens, int position, float d,
+                                      float (*squares)[kScanThreads / 32]) {
+  static_assert(kTokens <= kLanesPerRow);
+  const MambaScan& p = at.p;
+  float sums[kTokens] = {};
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+    if (first + j < tokens) sums[j] = rows.advance(p, inputs, first + j, position + j);
+  }
+  if (!own) return;
+  float mine = 0.0F;  // S C of the row and this lane's token
+#pragma unroll
+  for (int j = 0; j < kTokens; ++j) {
+#pragma unroll
+    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
+      sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], distance);
+    }
+    if (rows.lane == j) mine = sums[j];
+  }
+  const int t = first + rows.lane;
+  const bool counts = rows.lane < kTokens && t < tokens;
+  float gated = 0.0F;
+  if (counts && rows.real) {
+    const float x = inputs.channels[t * inputs.width + rows.row];
+    gated = (mine + d * x) * silu(inputs.gates[t * kStateRows + rows.row]);
+    p.y[static_cast<int64_t>(at.segment.first_row + t) * p.inner() + at.head * p.head_dim +
+        rows.dim] = gated;
+  }
+  // Rows of a warp, then warps.
+  float square = gated * gated;
+#pragma unroll
+  for (int distance = kLanesPerRow; distance < 32; distance *= 2) {
+    square += __shfl_xor_sync(0xffffffffu, square, distance);
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  if (counts && thread % 32 < kLanesPerRow) squares[t][thread / 32] = square;
+}
+
 }  // namespace
 
-template <bool kHalf, int kPerThread>
+// kAtOnce: tokens whose inputs are loaded together, and which are advanced together where that is
+// worth its code.
+template <bool kHalf, int kPerThread, int kAtOnce>
 __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant__ MambaScan p) {
   p.trace.stamp(Trace::kStart);
   extern __shared__ __align__(16) float shared_floats[];
@@ -277,13 +319,17 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
       ptx::wait_for_previous();
       p.trace.stamp(Trace::kReady);
     }
-    // What the first token needs is loaded all at once.
-    float first_input[kChannels];
+    // What the first tokens need is loaded all at once.
+    float input[kChannels][kAtOnce];
+    const auto load = [&](int i, int first) {
 #pragma unroll
-    for (int i = 0; i < kChannels; ++i) {
-      const bool wanted = tokens > 0 && channels[i].channel >= 0;
-      first_input[i] = wanted ? __ldcg(from + channels[i].channel) : 0.0F;
-    }
+      for (int j = 0; j < kAtOnce; ++j) {
+        const bool wanted = first + j < tokens && channels[i].channel >= 0;
+        input[i][j] = wanted ? __ldcg(from + (first + j) * width + channels[i].channel) : 0.0F;
+      }
+    };
+#pragma unroll
+    for (int i = 0; i < kChannels; ++i) load(i, 0);
     const float raw_step =
         thread < tokens ? __ldcg(from + thread * width + p.conv_dim() + head) : 0.0F;
     if (own) {
@@ -300,11 +346,16 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
     for (int i = 0; i < kChannels; ++i) {
       Channel& c = channels[i];
       if (c.channel < 0) continue;
-#pragma unroll 2
-      for (int t = 0; t < tokens; ++t) {
-        const float x = t == 0 ? first_input[i] : __ldcg(from + t * width + c.channel);
-        inputs.channels[t * inputs.width + thread + i * kScanThreads] = c.push(x);
-        if (logs && c.owner) log[t * at.log_width() + c.channel] = x;
+#pragma unroll 1
+      for (int first = 0; first < tokens; first += kAtOnce) {
+        if (first > 0) load(i, first);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int t = first + j;
+          if (t >= tokens) break;
+          inputs.channels[t * inputs.width + thread + i * kScanThreads] = c.push(input[i][j]);
+          if (logs && c.owner) log[t * at.log_width() + c.channel] = input[i][j];
+        }
       }
       // The window belongs to the state that is stored.
       if (own == segment.commit) c.save_window(at);
@@ -316,26 +367,17 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
     __syncthreads();
 
     const int position = segment.position - (own ? 0 : tokens);
+    // Rounding is long: it is there once.
+    constexpr int kTogether = kHalf ? 1 : kAtOnce;
 #pragma unroll 1
-    for (int t = 0; t < tokens; ++t) {
-      const float sum = rows.advance(p, inputs, t, position + t);
-      if (!own) continue;
-      float gated = 0.0F;
-      if (rows.real) {
-        const float x = inputs.channels[t * inputs.width + rows.row];
-        gated = (sum + d * x) * silu(inputs.gates[t * kStateRows + rows.row]);
-        if (rows.lane == 0) {
-          p.y[static_cast<int64_t>(segment.first_row + t) * p.inner() + head * p.head_dim +
-              rows.dim] = gated;
-        }
+    for (int t = 0; t < tokens;) {
+      if (kTogether > 1 && t + 1 < tokens) {
+        advance_tokens<kTogether>(at, inputs, rows, own, t, tokens, position + t, d, squares);
+        t += kTogether;
+      } else {
+        advance_tokens<1>(at, inputs, rows, own, t, tokens, position + t, d, squares);
+        ++t;
       }
-      // Rows of a warp, then warps.
-      float square = gated * gated;
-#pragma unroll
-      for (int distance = kLanesPerRow; distance < 32; distance *= 2) {
-        square += __shfl_xor_sync(0xffffffffu, square, distance);
-      }
-      if (thread % 32 == 0) squares[t][thread / 32] = square;
     }
     const bool stored = own == segment.commit && (segment.commit || segment.replay > 0);
     if (stored && rows.real) save_state<kHalf>(p, rows.stored_at, rows.state);
@@ -351,19 +393,24 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
 
 namespace {
 
-template <bool kHalf>
+template <bool kHalf, int kAtOnce>
 Kernel<MambaScan> mamba_scan_for(int states) {
   const int per_thread = (states + kLanesPerRow - 1) / kLanesPerRow;
-  return per_thread <= 4    ? mamba_scan<kHalf, 4>
-         : per_thread <= 8  ? mamba_scan<kHalf, 8>
-         : per_thread <= 16 ? mamba_scan<kHalf, 16>
-                            : mamba_scan<kHalf, 32>;
+  return per_thread <= 4    ? mamba_scan<kHalf, 4, kAtOnce>
+         : per_thread <= 8  ? mamba_scan<kHalf, 8, kAtOnce>
+         : per_thread <= 16 ? mamba_scan<kHalf, 16, kAtOnce>
+                            : mamba_scan<kHalf, 32, kAtOnce>;
+}
+template <int kAtOnce>
+Kernel<MambaScan> mamba_scan_for(int states, bool half_state) {
+  return half_state ? mamba_scan_for<true, kAtOnce>(states)
+                    : mamba_scan_for<false, kAtOnce>(states);
 }
 
 }  // namespace
 
-Kernel<MambaScan> mamba_scan_kernel(int states, bool half_state) {
-  return half_state ? mamba_scan_for<true>(states) : mamba_scan_for<false>(states);
+Kernel<MambaScan> mamba_scan_kernel(int rows, int states, bool half_state) {
+  return rows == 1 ? mamba_scan_for<1>(states, half_state) : mamba_scan_for<4>(states, half_state);
 }
 
 }  // namespace levin::runtime::cuda

@@ -53,8 +53,8 @@ struct MambaScan {
   __host__ __device__ int conv_dim() const { return inner() + 2 * groups * states; }
 };
 
-// Grid: heads * pieces, segments.
-Kernel<MambaScan> mamba_scan_kernel(int states, bool half_state);
+// For passes of up to `rows` tokens. Grid: heads * pieces, segments.
+Kernel<MambaScan> mamba_scan_kernel(int rows, int states, bool half_state);
 
 // Dynamic shared memory of the kernel.
 inline int mamba_scan_shared(int states) {

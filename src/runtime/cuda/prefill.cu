@@ -167,7 +167,8 @@ void Prefill::commit_logs(cudaStream_t stream, const Pass* pass, int segments) {
     const dim3 grid(static_cast<unsigned>(scan.heads * scan.pieces()),
                     static_cast<unsigned>(segments));
     const auto shared = static_cast<std::size_t>(mamba_scan_shared(scan.states));
-    mamba_scan_kernel(scan.states, scan.half_state)<<<grid, kScanThreads, shared, stream>>>(scan);
+    mamba_scan_kernel(kMaxRows, scan.states,
+                      scan.half_state)<<<grid, kScanThreads, shared, stream>>>(scan);
     check(cudaGetLastError());
   }
 }

@@ -222,7 +222,7 @@ void Step::mamba(const DeviceMamba& m, const float* norm, int index) {
   scan.projected = s_.projected;
   scan.y = s_.y;
   scan.squares = s_.squares;
-  const Kernel<MambaScan> kernel = mamba_scan_kernel(scan.states, scan.half_state);
+  const Kernel<MambaScan> kernel = mamba_scan_kernel(rows_, scan.states, scan.half_state);
   const int shared = mamba_scan_shared(scan.states);
   allow_shared(kernel, shared);
   const dim3 grid(static_cast<unsigned>(scan.heads * scan.pieces()),
