@@ -25,7 +25,7 @@ __device__ inline OperandSpace operand_space(const SharedLayout& layout, const O
   OperandSpace space;
   space.data = shared_memory + layout.operands;
   space.scratch = reinterpret_cast<float*>(shared_memory + layout.scratch);
-  space.row_scales = space.scratch + 4 * kWarps;
+  space.row_scales = reinterpret_cast<float*>(shared_memory + layout.row_scales);
   space.operands = operands;
   space.count = count;
   space.rows = layout.rows;

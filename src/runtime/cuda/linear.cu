@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
   if (rows_now == 0) return ptx::wait_for_previous();
   const int rows = kRows == 1 ? 1 : rows_now;
   WarpStream stream = stream_of(p.shared);
-  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead,
+                     p.shared.late);
   Best<kTokenGroups> best = no_best<kTokenGroups>();
   const NormedOutput normed = {p.normed, p.normed_stride, p.normed_by_hidden_row};
   if (kRows == 1 && p.input_count == 1 && !space.per_token()) {
@@ -74,6 +75,12 @@ __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant
     p.trace.stamp(Trace::kReady);
     normalize_one<false>(p.inputs[0].x, p.width, inverse_width, p.eps, weights, operands,
                          space.scratch, normed, normed_row, {});
+  } else if (kRows > 1 && p.input_count == 1 && !space.per_token()) {
+    const RowOperands operands(space);
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    normalize_several<kRows, false>(p.inputs[0], *p.pass, rows, p.width, p.eps, weights, operands,
+                                    space.scratch, normed, {});
   } else {
     ptx::wait_for_previous();
     p.trace.stamp(Trace::kReady);
@@ -107,12 +114,16 @@ __device__ inline float scale_of_squares(const ActLinear& p, float squares) {
 
 // Scales of the groups of the tokens' gated norms, into `scales` [tokens, groups].
 __device__ inline void group_scales(const ActLinear& p, int rows, float* scales) {
+  const int per_group = p.pieces / p.groups;
+  const int count = rows * p.groups;
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x / 32); i < rows * p.groups; i += kWarps) {
-    const int per_group = p.pieces / p.groups;
+  for (int i = 2 * static_cast<int>(threadIdx.x / 32); i < count; i += 2 * kWarps) {
     const float* pieces = p.squares + i * per_group;
-    const float scale = scale_of_squares(p, warp_sum(pieces_of_lane(pieces, per_group)));
-    if (threadIdx.x % 32 == 0) scales[i] = scale;
+    const float of_two[2] = {pieces_of_lane(pieces, per_group),
+                             i + 1 < count ? pieces_of_lane(pieces + per_group, per_group) : 0.0F};
+    const float scale = scale_of_squares(p, warp_sums(of_two));
+    const int mine = i + static_cast<int>(threadIdx.x % 32 / 16);
+    if (threadIdx.x % 16 == 0 && mine < count) scales[mine] = scale;
   }
   sync_computing();
 }
@@ -156,7 +167,7 @@ __device__ inline void build_operands(const ActLinear& p, int rows, const StripP
                                       const OperandSpace& space) {
   const bool gated = p.kind == InputKind::kGatedNorm;
   const int vectors = p.width / 4;
-  float* scales = space.row_scales + 2 * kMaxRows;
+  float* scales = space.row_scales + kRowScales;
   StripPart part;
   load_strip(reinterpret_cast<const float4*>(p.x), 0, vectors, part);
   if (gated) group_scales(p, rows, scales);
@@ -239,8 +250,54 @@ __device__ inline void build_one(const ActLinear& p, const StripPart& weights,
       v.w *= scale * weights[i].w;
     }
     if (index >= vectors) continue;
-    operands.store(index, v);
+    operands.store(0, index, v);
     if (p.observed != nullptr && blockIdx.x == 0) reinterpret_cast<float4*>(p.observed)[index] = v;
+  }
+}
+
+// The inputs of up to kMost tokens into operands, four tokens at a time. `scales`: room for those
+// of the groups.
+template <int kMost>
+__device__ inline void build_several(const ActLinear& p, int rows, const StripPart& weights,
+                                     const RowOperands& operands, float* scales) {
+  constexpr int kAtOnce = 4;
+  const int vectors = p.width / 4;
+  const bool gated = p.kind == InputKind::kGatedNorm;
+#pragma unroll
+  for (int first = 0; first < kMost; first += kAtOnce) {
+    if (first >= rows) break;
+    StripPart part[kAtOnce];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const int64_t token = min(first + r, rows - 1);
+      load_strip(reinterpret_cast<const float4*>(p.x + token * p.width), 0, vectors, part[r]);
+    }
+    if (first == 0 && gated) group_scales(p, rows, scales);
+#pragma unroll
+    for (int i = 0; i < kStripVectors; ++i) {
+      const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (index >= vectors) break;
+      const int group =
+          gated ? static_cast<int>((static_cast<float>(4 * index) + 0.5F) * p.inverse_group_width)
+                : 0;
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        const int token = first + r;
+        if (token >= rows) break;
+        float4& v = part[r][i];
+        if (gated) {
+          const float scale = scales[token * p.groups + group];
+          v.x *= scale * weights[i].x;
+          v.y *= scale * weights[i].y;
+          v.z *= scale * weights[i].z;
+          v.w *= scale * weights[i].w;
+        }
+        operands.store(token, index, v);
+        if (p.observed != nullptr && blockIdx.x == 0) {
+          reinterpret_cast<float4*>(p.observed + static_cast<int64_t>(token) * p.width)[index] = v;
+        }
+      }
+    }
   }
 }
 
@@ -265,13 +322,20 @@ __global__ void __launch_bounds__(kThreads, 2) act_linear(const __grid_constant_
     load_strip(reinterpret_cast<const float4*>(p.weight), 0, p.width / 4, weights);
   }
   WarpStream stream = stream_of(p.shared);
-  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead);
+  stream.read_gently(static_cast<int>(threadIdx.x / 32), count, kWarps, p.shared.ahead,
+                     p.shared.late);
   if (kRows == 1 && p.width <= 4 * kStrip && GroupSquares::possible(p) && !space.per_token()) {
     const RowOperands operands(space);
     const GroupSquares squares(p);
     ptx::wait_for_previous();
     p.trace.stamp(Trace::kReady);
     build_one(p, weights, operands, squares);
+  } else if (kRows > 1 && p.width <= 4 * kStrip && GroupSquares::possible(p) &&
+             !space.per_token()) {
+    const RowOperands operands(space);
+    ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
+    build_several<kRows>(p, rows, weights, operands, space.row_scales + kRowScales);
   } else {
     ptx::wait_for_previous();
     p.trace.stamp(Trace::kReady);

@@ -68,18 +68,23 @@ inline constexpr int kMaxParts = 3;
 struct SharedLayout {
   int slots = 0;  // of a ring
   int slot_bytes = 0;
-  int ahead = 1;  // copies of a warp in flight until the phase before is over
+  int ahead = 1;      // copies of a warp in flight until the phase before is over
+  bool late = false;  // there is no room for the block until then
   int items = 0;
   int barriers = 0;  // of the rings' slots
   int operands = 0;
   int partials = 0;
-  int scratch = 0;  // kScratchFloats, then what the kernel wants
+  int scratch = 0;     // scratch_floats(rows)
+  int row_scales = 0;  // kRowScales floats, then what the kernel wants
   int total = 0;
   int rows = 0;  // tokens there is space for
 };
 
-// For block_sum() and the row scales of two operand spaces.
-inline constexpr int kScratchFloats = 4 * kWarps + 2 * kMaxRows;
+// For the sums over a block of one row at a time, or twice of two numbers of four rows.
+__host__ __device__ constexpr int scratch_floats(int rows) {
+  return (rows == 1 ? 4 : 16) * kWarps;
+}
+inline constexpr int kRowScales = 2 * kMaxRows;  // of two operand spaces
 
 // Best token of a block among the rows it computed.
 struct Candidate {
@@ -244,6 +249,7 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
                                       int count, WarpStream& stream, const OperandSpace& space,
                                       const Partials& partials, const Pass& pass, int tokens,
                                       const Trace& trace, Best<kTokenGroups>& best) {
+  stream.fill();
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x / 32); i < count; i += kWarps) {
     const Item& item = items[i];

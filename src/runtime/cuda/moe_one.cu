@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
   if (tokens_now == 0) return ptx::wait_for_previous();
   const Scouts scouts(1);
   const int shared_items = list.head->shared_items;
-  Shift shift(stream_of(p.shared, list.items()), known, shared_items, scouts, p.shared.ahead);
+  Shift shift(stream_of(p.shared, list.items()), known, scouts);
+  shift.begin(shared_items, p.shared);
   const RowOperands operands(space);
   const float inverse_width = 1.0F / static_cast<float>(p.width);
   const bool per_token = space.per_token();
@@ -130,6 +131,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
   const Partials partials = partials_of(p.shared);
   const uint8_t* shared_row = space.row(p.shared_part.operand, 0);
   const uint8_t* routed_row = routed_space(p).row(routed_operand(p), 0);
+  if (p.shared.late) shift.refill();
   shift.work([&](int i) {
     const Item& item = list.items()[i];
     const uint32_t activations[1] = {ptx::shared_address(item.part > 0 ? routed_row : shared_row) +
@@ -213,8 +215,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
   list.set_copies(p.shared_part.chunk_units, p.experts.chunk_units);
   if (tokens_now <= 0) return ptx::wait_for_previous();
   const Scouts scouts(1);
-  Shift shift(stream_of(p.shared, list.items()), known, list.head->shared_items, scouts,
-              p.shared.ahead);
+  Shift shift(stream_of(p.shared, list.items()), known, scouts);
+  shift.begin(list.head->shared_items, p.shared);
   if (scouts.include_me()) {
     if (p.routed) {
       route(p.router, epoch_of(p.router), p.first_token, 1, routing, scouts);

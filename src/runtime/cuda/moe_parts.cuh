@@ -80,17 +80,19 @@ struct Announcement {
 struct Shift {
   WarpStream stream;
   const Announcement& known;
-  int free_items;  // that do not depend on the routing
   int step;
+  int free_items = 0;  // that do not depend on the routing
   bool routed = false;
   int end = 0;
 
-  __device__ Shift(const WarpStream& s, const Announcement& a, int count, const Scouts& scouts,
-                   int ahead)
-      : stream(s), known(a), free_items(count), step(scouts.others()) {
-    if (!scouts.include_me()) stream.read_gently(warp(), free_items, step, ahead);
-  }
+  __device__ Shift(const WarpStream& s, const Announcement& a, const Scouts& scouts)
+      : stream(s), known(a), step(scouts.others()) {}
   __device__ static int warp() { return static_cast<int>(threadIdx.x / 32); }
+  // When the list has its first `count` items.
+  __device__ void begin(int count, const SharedLayout& shared) {
+    free_items = count;
+    if (warp() < step) stream.read_gently(warp(), count, step, shared.ahead, shared.late);
+  }
   __device__ int first_routed() const { return free_items + kWarps - 1 - warp(); }
   __device__ void start_routed() {
     routed = true;

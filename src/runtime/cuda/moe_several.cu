@@ -28,34 +28,47 @@ __device__ inline int make_up_items(const MoeUp& p, const Routing& routing, cons
 
 }  // namespace
 
+// For more than two tokens one block on a multiprocessor: its rings take the whole memory, so it
+// may have all registers.
 template <int kRows, FormatSet kFormats>
-__global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ MoeUp p) {
+__global__ void __launch_bounds__(kThreads, kRows <= 2 ? 2 : 1)
+    moe_up(const __grid_constant__ MoeUp p) {
   p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, p.shared.rows * p.router.chosen};
   Item* items = items_of(p.shared);
-  const int free_items = make_items(&p.shared_part, p.shared_parts, items);
-  if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
   constexpr int kTokenGroups = groups_of(kRows);
   const int tokens = p.pass->rows;
+  if (tokens == 0) return ptx::wait_for_previous();
   const Scouts scouts(tokens);
   NormWeights weights;
   weights.load(p.input.weight, p.width);
   RouterTap tap = make_tap(p, static_cast<int>(blockIdx.x));
-  tap.unpack();
   const OperandSpace space = normed_space(p);
+  Shift shift(stream_of(p.shared), known, scouts);
+  if (threadIdx.x == 0) ptx::barrier_init(known.barrier(), 1);
+  const int free_items = make_items(&p.shared_part, p.shared_parts, items);
+  space.pad(tokens, p.width / 4, p.units);
   __syncthreads();
-  if (tokens == 0) return ptx::wait_for_previous();
-  Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
+  shift.begin(free_items, p.shared);
+  const RowOperands operands(space);
+  const bool per_token = space.per_token();
+  const NormedOutput normed = {p.normed, p.width, false};
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
   tap.epoch = epoch_of(p.router);
-  normalize_input<kRows, true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space,
-                               {p.normed, p.width, false}, tap);
+  if (per_token) {
+    tap.unpack();
+    normalize_input<kRows, true>(p.input, *p.pass, tokens, p.width, p.eps, weights, space, normed,
+                                 tap);
+  } else {
+    normalize_several<kRows, true>(p.input, *p.pass, tokens, p.width, p.eps, weights, operands,
+                                   space.scratch, normed, tap);
+  }
   if (p.router.experts > static_cast<int>(gridDim.x)) {
+    sync_computing();
     more_logits(p, tokens, tap.epoch, space.scratch);
   }
-  space.pad(tokens, p.width / 4, p.units);
   if (p.latent != nullptr) load_latent(p, tokens);
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
@@ -64,18 +77,21 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const ExpertFactors factors(p);
   if (scouts.include_me()) {
     route(p.router, tap.epoch, 0, tokens, routing, scouts);
-    if (blockIdx.x == 0 && scouts.thread() == 0) atomicAdd(p.router.touched, routing.count());
-    if (p.observed_experts != nullptr && blockIdx.x == 0) {
-      for (int i = scouts.thread(); i < tokens * p.router.chosen; i += scouts.threads()) {
-        p.observed_experts[i] = routing.expert()[i];
-      }
-    }
     const int count = make_up_items(p, routing, scouts, items, free_items);
     // Without segments warps need them at once, otherwise only when all are done.
     if (m.segments.value == 1) factors.load(p, routing, scouts);
     known.make(scouts, count);
     if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
     if (m.segments.value > 1) factors.load(p, routing, scouts);
+    if (p.router.choice != nullptr && blockIdx.x == 0) {
+      publish_choice(p.router, tap.epoch, routing, scouts);
+    }
+    if (blockIdx.x == 0 && scouts.thread() == 0) atomicAdd(p.router.touched, routing.count());
+    if (p.observed_experts != nullptr && blockIdx.x == 0) {
+      for (int i = scouts.thread(); i < tokens * p.router.chosen; i += scouts.threads()) {
+        p.observed_experts[i] = routing.expert()[i];
+      }
+    }
     // Not earlier: the next phase takes the router's logits before it waits for this one, and must
     // not find the number of the pass before; nor should its weights delay the logits.
     ptx::launch_dependents();
@@ -85,10 +101,10 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
   const PackedMatrix& shared_matrix = p.shared_part.matrix;
   const OperandSpace routed_in = routed_space(p);
   const int operand = routed_operand(p);
-  const bool per_token = routed_in.operands[operand].kind == OperandKind::kFp8Token;
+  const bool has_scale = routed_in.operands[operand].kind == OperandKind::kFp8Token;
   const auto finish = [&](const Item& item, int row_of_tile, int token, float sum) {
     finish_routed(p, routing, factors, item.part - 1, item.tile * kTileRows + row_of_tile, token,
-                  per_token ? routed_in.row_scales[token] : 1.0F, sum);
+                  has_scale ? routed_in.row_scales[token] : 1.0F, sum);
   };
   const auto multiply_one = [&](int i) {
     const Item& item = items[i];
@@ -104,6 +120,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
       if (token < tokens) finish(item, r, token, sum);
     });
   };
+  shift.refill();
   shift.work(multiply_one);
   if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
   sync_computing();
@@ -137,54 +154,58 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up(const __grid_constant__ Mo
 
 namespace {
 
-// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp, which
-// has said how many bytes to expect.
+// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp. Every
+// block begins with another row: they would all want the same piece of the L2 cache at once.
 __device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
                                  int to, uint32_t barrier) {
   const int bytes = units * 2 * kUnitColumns;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (lane == 0) ptx::expect_bytes(barrier, rows * bytes);
+  __syncwarp();
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x % 32); row < rows; row += 32) {
+  for (int i = lane; i < rows; i += 32) {
+    const int row = (i + static_cast<int>(blockIdx.x)) % rows;
     ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
                    from.row(first_row + row), bytes, barrier);
   }
 }
 
 // The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
-__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t barrier) {
-  const int shared_rows = p.shared_parts > 0 ? tokens : 0;
-  const int routed_rows = p.routed ? tokens * p.router.chosen : 0;
-  if (threadIdx.x % 32 == 0) {
-    const int units =
-        shared_rows * p.shared_part.matrix.units + routed_rows * p.experts.first.units;
-    ptx::expect_bytes(barrier, units * 2 * kUnitColumns);
-  }
-  __syncwarp();
+__device__ inline void fetch_inputs(const MoeDown& p, int tokens, uint32_t shared,
+                                    uint32_t routed) {
   ptx::fence_stores_before_bulk_copies();
-  copy_rows(p.shared_in, p.first_token, shared_rows, p.shared_part.matrix.units, p.shared_rows,
-            barrier);
-  copy_rows(p.routed_in, p.first_token * p.router.chosen, routed_rows, p.experts.first.units,
-            p.routed_rows, barrier);
+  if (p.shared_parts > 0) {
+    copy_rows(p.shared_in, p.first_token, tokens, p.shared_part.matrix.units, p.shared_rows,
+              shared);
+  }
+  if (p.routed) {
+    copy_rows(p.routed_in, p.first_token * p.router.chosen, tokens * p.router.chosen,
+              p.experts.first.units, p.routed_rows, routed);
+  }
 }
 
-// This block's tiles of every distinct expert as items, and what each expert's sums count for each
-// token: 0, when it does not go there. By the scouts.
-__device__ inline int make_down_items(const MoeDown& p, int tokens, const Routing& routing,
+// This block's tiles of every distinct expert as items; how many there are then. By the scouts.
+__device__ inline int make_down_items(const MoeDown& p, const Routing& routing,
                                       const Scouts& scouts, Item* items, int before, int first_tile,
                                       int tiles) {
-  const int segments = p.experts.first.segments.value;
+  const PackedMatrix& first = p.experts.first;
+  const int of_expert = tiles * first.segments.value;
+  const int count = routing.count() * of_expert;
 #pragma unroll 1
-  for (int d = scouts.thread(); d < routing.count(); d += scouts.threads()) {
-    const int64_t skip = routing.distinct()[d] * p.experts.stride;
-    Item* item = items + before + d * tiles * segments;
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-#pragma unroll 1
-      for (int segment = 0; segment < segments; ++segment, ++item) {
-        *item = item_of(p.experts.first, first_tile + tile, segment, 1 + d, p.experts.chunk_units);
-        item->data += skip;
-      }
-    }
+  for (int i = scouts.thread(); i < count; i += scouts.threads()) {
+    const int d = i / of_expert;
+    const int of_tiles = first.segments.divide(i);
+    Item item = item_of(first, first_tile + of_tiles - d * tiles,
+                        i - of_tiles * first.segments.value, 1 + d, p.experts.chunk_units);
+    item.data += routing.distinct()[d] * p.experts.stride;
+    items[before + i] = item;
   }
+  return before + count;
+}
+
+// What each expert's sums count for each token: 0, when it does not go there. By the scouts.
+__device__ inline void make_factors(const MoeDown& p, int tokens, const Routing& routing,
+                                    const Scouts& scouts) {
   auto* factors = reinterpret_cast<float*>(shared_memory + p.factors);
 #pragma unroll 1
   for (int i = scouts.thread(); i < routing.count() * kDownRows; i += scouts.threads()) {
@@ -194,7 +215,6 @@ __device__ inline int make_down_items(const MoeDown& p, int tokens, const Routin
     const float weight = choice < 0 ? 0.0F : routing.weight()[token * p.router.chosen + choice];
     factors[i] = weight * p.experts.factor[routing.distinct()[d]];
   }
-  return before + routing.count() * tiles * segments;
 }
 
 }  // namespace
@@ -203,37 +223,51 @@ template <FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ MoeDown p) {
   p.trace.stamp(Trace::kStart);
   const Announcement known = {shared_memory + p.barrier};
-  const Routing routing = {shared_memory + p.routing_offset, kDownRows * p.router.chosen};
+  const Routing routing = {shared_memory + p.routing_offset, p.shared.rows * p.router.chosen};
   Item* items = items_of(p.shared);
   const int first_tile = p.share.begin(static_cast<int>(blockIdx.x));
   const int tiles = p.share.begin(static_cast<int>(blockIdx.x) + 1) - first_tile;
   const int tokens = max(0, min(p.pass->rows - p.first_token, p.most_tokens));
   const Scouts scouts(tokens);
   const int free_items = make_items(&p.shared_part, p.shared_parts, items);
-  const uint32_t inputs = ptx::shared_address(shared_memory + p.barrier) + 16;
+  const uint32_t shared_inputs = known.barrier() + 16;
+  const uint32_t routed_inputs = known.barrier() + 24;
   if (threadIdx.x == 0) {
     ptx::barrier_init(known.barrier(), 1);
-    ptx::barrier_init(inputs, 1);
+    ptx::barrier_init(shared_inputs, 1);
+    ptx::barrier_init(routed_inputs, 1);
     ptx::fence_barriers();
   }
   __syncthreads();
   ptx::launch_dependents();
   if (tokens == 0) return ptx::wait_for_previous();
-  Shift shift(stream_of(p.shared), known, free_items, scouts, p.shared.ahead);
+  Shift shift(stream_of(p.shared), known, scouts);
+  shift.begin(free_items, p.shared);
+  // One warp has nothing else to do than to wait for the inputs.
+  if (threadIdx.x < 32) {
+    ptx::wait_for_previous();
+    fetch_inputs(p, tokens, shared_inputs, routed_inputs);
+  }
   if (scouts.include_me()) {
     int count = free_items;
     if (p.routed) {
-      route(p.router, epoch_of(p.router), p.first_token, tokens, routing, scouts);
-      count = make_down_items(p, tokens, routing, scouts, items, free_items, first_tile, tiles);
+      if (p.router.choice != nullptr) {
+        take_choice(p.router, epoch_of(p.router), routing, scouts);
+      } else {
+        route(p.router, epoch_of(p.router), p.first_token, tokens, routing, scouts);
+      }
+      count = make_down_items(p, routing, scouts, items, free_items, first_tile, tiles);
     }
     known.make(scouts, count);
     if (scouts.thread() == 0) p.trace.mark(Trace::kRouting);
+    if (p.routed) make_factors(p, tokens, routing, scouts);
   }
   ptx::barrier_wait(known.barrier(), 0);
   shift.refill();
   const Partials partials = partials_of(p.shared);
   const auto multiply_one = [&](int i) {
     const Item& item = items[i];
+    ptx::barrier_wait(item.part == 0 ? shared_inputs : routed_inputs, 0);
     uint32_t activations[1];
     lane_activations(item, tokens, activations, [&](int token) {
       if (item.part == 0) {
@@ -250,9 +284,10 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   };
   ptx::wait_for_previous();
   p.trace.stamp(Trace::kReady);
-  if (threadIdx.x < 32) fetch_inputs(p, tokens, inputs);
-  ptx::barrier_wait(inputs, 0);
-  if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
+  if (p.trace.stamps != nullptr && threadIdx.x == 0) {
+    ptx::barrier_wait(p.routed ? routed_inputs : shared_inputs, 0);
+    p.trace.mark(Trace::kInputs);
+  }
   shift.work(multiply_one);
   if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
   sync_computing();
@@ -265,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
 
 Kernel<MoeUp> moe_up_several_kernel(int rows, FormatSet formats) {
   return kernel_of_experts(formats, [&]<FormatSet kFormats>() -> Kernel<MoeUp> {
-    return rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
+    return rows <= 2 ? moe_up<2, kFormats> : rows <= 4 ? moe_up<4, kFormats> : moe_up<8, kFormats>;
   });
 }
 Kernel<MoeDown> moe_down_several_kernel(FormatSet formats) {

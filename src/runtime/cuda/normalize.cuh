@@ -164,11 +164,115 @@ __device__ inline void normalize_one(const float* input, int width, float invers
     if (vector * 4 >= width) break;
     float4& a = v[i];
     a = make_float4(a.x * scale, a.y * scale, a.z * scale, a.w * scale);
-    operands.store(vector, a);
+    operands.store(0, vector, a);
     if (normed.data != nullptr && blockIdx.x == 0) {
       float* to = normed.data + static_cast<int64_t>(normed_row) * normed.stride;
       reinterpret_cast<float4*>(to)[vector] = a;
     }
+  }
+}
+
+// The same of up to kRows rows at once, those from `first` on. `scratch`: 2 * kRows * kWarps floats
+// that are not used again before another barrier.
+template <int kRows, bool kRouter>
+__device__ inline void normalize_together(const NormedInput& input, const Pass& pass, int first,
+                                          int rows, int width, float eps,
+                                          const NormWeights& weights, const RowOperands& operands,
+                                          float* scratch, const NormedOutput& normed,
+                                          const RouterTap& tap) {
+  static_assert(kRows % 2 == 0);
+  constexpr int kSums = kRouter ? 2 : 1;
+  float4 v[kRows][kMaxVectors];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int token = min(first + r, rows - 1);
+    const int line = input.by_previous_row ? pass.previous_row[token] : token;
+    const auto* x =
+        reinterpret_cast<const float4*>(input.x + static_cast<int64_t>(line) * input.stride);
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      v[r][i] = vector * 4 < width ? __ldcg(x + vector) : make_float4(0, 0, 0, 0);
+    }
+  }
+  float sums[kRows * kSums];  // of each row: squares, products
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float squares = 0.0F;
+    float products = 0.0F;
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      float4& a = v[r][i];
+      const float4 w = weights.values[i];
+      squares += a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w;
+      a = make_float4(a.x * w.x, a.y * w.y, a.z * w.z, a.w * w.w);
+      if constexpr (kRouter) {
+        const float4 g = tap.bf16 ? RouterTap::unpacked(tap.gate[i]) : tap.gate[i];
+        products += a.x * g.x + a.y * g.y + a.z * g.z + a.w * g.w;
+      }
+    }
+    sums[r * kSums] = squares;
+    if constexpr (kRouter) sums[r * kSums + 1] = products;
+  }
+  constexpr int kLanes = 32 / (kRows * kSums);  // that have the same sum
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  const auto warp = static_cast<int>(threadIdx.x / 32);
+  const float sum = warp_sums(sums);
+  if (lane % kLanes == 0) scratch[lane / kLanes * kWarps + warp] = sum;
+  sync_computing();
+  float scales[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; r += 2) {
+    const float squares = sum_of_warps(scratch + (r + lane / kWarps) * kSums * kWarps);
+    const float scale = rsqrtf(squares * (1.0F / static_cast<float>(width)) + eps);
+    scales[r] = __shfl_sync(0xffffffffu, scale, 0);
+    scales[r + 1] = __shfl_sync(0xffffffffu, scale, kWarps);
+  }
+  if constexpr (kRouter) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (warp != r || first + r >= rows || tap.expert >= tap.experts) continue;
+      const float products = sum_of_warps(scratch + (r * kSums + 1) * kWarps);
+      if (lane == 0) {
+        ptx::store_tagged(tap.words + (first + r) * tap.experts + tap.expert,
+                          __float_as_uint(products * scales[r]), tap.epoch);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int token = first + r;
+    if (token >= rows) break;
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int vector = threadIdx.x + i * kThreads;
+      if (vector * 4 >= width) break;
+      const float4 b = v[r][i];
+      const float4 a =
+          make_float4(b.x * scales[r], b.y * scales[r], b.z * scales[r], b.w * scales[r]);
+      operands.store(token, input.column / 4 + vector, a);
+      if (normed.data != nullptr && blockIdx.x == 0) {
+        const int line = normed.by_hidden_row ? pass.hidden_row[token] : token;
+        float* to = normed.data + static_cast<int64_t>(line) * normed.stride + input.column;
+        reinterpret_cast<float4*>(to)[vector] = a;
+      }
+    }
+  }
+}
+
+// All rows of one input whose operands have no scale of their own, in a kernel for up to kMost
+// tokens.
+template <int kMost, bool kRouter>
+__device__ inline void normalize_several(const NormedInput& input, const Pass& pass, int rows,
+                                         int width, float eps, const NormWeights& weights,
+                                         const RowOperands& operands, float* scratch,
+                                         const NormedOutput& normed, const RouterTap& tap) {
+  constexpr int kAtOnce = kMost <= 2 ? 2 : 4;
+#pragma unroll
+  for (int first = 0; first < kMost; first += kAtOnce) {
+    if (first >= rows) break;
+    normalize_together<kAtOnce, kRouter>(input, pass, first, rows, width, eps, weights, operands,
+                                         scratch + first * 2 * kWarps, normed, tap);
   }
 }
 

@@ -110,6 +110,45 @@ __device__ inline void block_sum_once(float (&values)[kCount], float* scratch) {
   }
 }
 
+// Sums over a warp of several values, each in the order of warp_sum(): lane l gets that of value
+// l / (32 / kCount).
+template <int kCount>
+__device__ inline float warp_sums(const float (&values)[kCount]) {
+  static_assert(kCount == 1 || kCount == 2 || kCount == 4 || kCount == 8);
+  float v[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = values[i];
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int distance = 16, left = kCount / 2; distance > 0; distance /= 2, left /= 2) {
+    if (left == 0) {
+      v[0] += __shfl_xor_sync(0xffffffffu, v[0], distance);
+      continue;
+    }
+    // The upper lanes keep the upper half of the values and hand over the lower one.
+    const bool upper = (lane & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const float given = upper ? v[i] : v[i + left];
+      const float kept = upper ? v[i + left] : v[i];
+      v[i] = kept + __shfl_xor_sync(0xffffffffu, given, distance);
+    }
+  }
+  return v[0];
+}
+
+// Of up to two values of every warp in `scratch` (16 of each) the sum of the value that this half
+// of the warp has, in the order of block_sum().
+__device__ inline float sum_of_warps(const float* scratch) {
+  static_assert(kWarps == 16);
+  float sum = scratch[threadIdx.x % kWarps];
+#pragma unroll
+  for (int distance = kWarps / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  }
+  return sum;
+}
+
 __device__ inline float block_max(float value, float* scratch) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -142,7 +181,7 @@ __device__ __noinline__ inline float keep_row_scale(float* to, float amax, float
 struct OperandSpace {
   uint8_t* data = nullptr;      // [count][rows][stride]
   float* row_scales = nullptr;  // [kMaxRows], of kFp8Token
-  float* scratch = nullptr;     // 4 * kWarps floats
+  float* scratch = nullptr;     // scratch_floats()
   const Operand* operands = nullptr;
   int count = 0;
   int rows = 0;  // rows there is space for
@@ -180,15 +219,17 @@ struct OperandSpace {
   }
 };
 
-// The operands of one row, with all that storing needs in registers before the row is there. Not
+// The operands of all rows, with all that storing needs in registers before the rows are there. Not
 // for kFp8Token.
 struct RowOperands {
   OperandKind kind[kMaxOperands];
   float inverse[kMaxOperands];
-  uint32_t at[kMaxOperands];  // shared addresses
+  uint32_t at[kMaxOperands];  // shared addresses of row 0
   int count;
+  int stride;
 
-  __device__ explicit RowOperands(const OperandSpace& space) : count(space.count) {
+  __device__ explicit RowOperands(const OperandSpace& space)
+      : count(space.count), stride(space.stride) {
 #pragma unroll
     for (int i = 0; i < kMaxOperands; ++i) {
       if (i >= count) break;
@@ -198,11 +239,12 @@ struct RowOperands {
     }
   }
   // Columns 4 * vector .. + 3.
-  __device__ void store(int vector, float4 v) const {
+  __device__ void store(int row, int vector, float4 v) const {
 #pragma unroll
     for (int i = 0; i < kMaxOperands; ++i) {
       if (i >= count) break;
-      ptx::store_shared_8(at[i] + vector * 8, to_operand({kind[i], 0.0F, inverse[i]}, v, 0.0F));
+      ptx::store_shared_8(at[i] + row * stride + vector * 8,
+                          to_operand({kind[i], 0.0F, inverse[i]}, v, 0.0F));
     }
   }
 };

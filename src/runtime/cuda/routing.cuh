@@ -12,8 +12,11 @@ namespace levin::runtime::cuda {
 struct Router {
   uint64_t* words = nullptr;        // [kMaxRows, experts]: logits and tags
   const uint32_t* epoch = nullptr;  // the tag of this pass
-  int32_t* touched = nullptr;       // counts distinct experts
-  const float* bias = nullptr;      // [experts]
+  // [Routing::words()]: where the phase that chooses leaves the choice for the one after it, tagged
+  // like the logits; null: each chooses for itself.
+  uint64_t* choice = nullptr;
+  int32_t* touched = nullptr;   // counts distinct experts
+  const float* bias = nullptr;  // [experts]
   int experts = 0;
   int chosen = 0;  // per token
   int groups = 1;
@@ -34,6 +37,10 @@ struct Routing {
   static __host__ __device__ int bytes(int rows, int chosen, int experts, int groups) {
     return 16 + 4 * kExpertWords + rows * chosen * (12 + kMaxRows) + 16 +
            (groups > 1 ? 4 * rows * experts : 0);
+  }
+  // Of four bytes, without selection().
+  static __host__ __device__ int words(int pairs) {
+    return (16 + 4 * kExpertWords + pairs * (12 + kMaxRows)) / 4;
   }
   // Distinct experts: how many, and which, ascending.
   __device__ int& count() const { return *reinterpret_cast<int*>(at); }
@@ -270,11 +277,42 @@ __device__ inline void choose_of_few(const Router& r, uint32_t epoch, int row, i
   __syncwarp();
 }
 
-// Position of expert `e` among the distinct ones.
-__device__ inline int rank_of(const Routing& routing, int e) {
-  int rank = __popc(routing.used()[e / 32] & ((1u << e % 32) - 1));
-  for (int word = 0; word < e / 32; ++word) rank += __popc(routing.used()[word]);
-  return rank;
+// The distinct experts' bit mask: how many of them are below an expert, and how many there are.
+template <int kWords>
+struct ExpertMask {
+  uint32_t words[kWords];
+
+  __device__ explicit ExpertMask(const Routing& routing) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = routing.used()[i];
+  }
+  __device__ int below(int expert) const {
+    int rank = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int bits = min(max(expert - 32 * i, 0), 32);
+      rank += __popc(bits == 32 ? words[i] : words[i] & ((1u << bits) - 1));
+    }
+    return rank;
+  }
+  __device__ int count() const {
+    return below(32 * kWords);
+  }
+};
+
+// Of `pairs` choices the list of distinct experts and who goes there. By the scouts, when the mask
+// is complete.
+template <int kWords>
+__device__ inline void list_distinct(const Router& r, const Routing& routing, int pairs, int thread,
+                                     int threads) {
+  const ExpertMask<kWords> mask(routing);
+  for (int p = thread; p < pairs; p += threads) {
+    const int e = routing.expert()[p];
+    const int rank = mask.below(e);
+    routing.distinct()[rank] = e;
+    routing.choice(rank, p / r.chosen) = static_cast<int8_t>(p % r.chosen);
+  }
+  if (thread == 0) routing.count() = mask.count();
 }
 
 // The warps of a block that find out the routing while the others multiply: its last ones.
@@ -313,16 +351,36 @@ __device__ __noinline__ inline void route_many(const Router& r, uint32_t epoch, 
     }
   }
   scouts.sync();
-  for (int p = thread; p < pairs; p += scouts.threads()) {
-    const int e = routing.expert()[p];
-    const int rank = rank_of(routing, e);
-    routing.distinct()[rank] = e;
-    routing.choice(rank, p / r.chosen) = static_cast<int8_t>(p % r.chosen);
+  if (few) {
+    list_distinct<4>(r, routing, pairs, thread, scouts.threads());
+  } else {
+    list_distinct<kExpertWords>(r, routing, pairs, thread, scouts.threads());
   }
-  if (thread == 0) {
-    int count = 0;
-    for (int word = 0; word < kExpertWords; ++word) count += __popc(routing.used()[word]);
-    routing.count() = count;
+  scouts.sync();
+}
+
+// Leaves the choice in Router::choice. By the scouts of one block, after route().
+__device__ inline void publish_choice(const Router& r, uint32_t epoch, const Routing& routing,
+                                      const Scouts& scouts) {
+  const auto* from = reinterpret_cast<const uint32_t*>(routing.at);
+#pragma unroll 1
+  for (int i = scouts.thread(); i < Routing::words(routing.pairs); i += scouts.threads()) {
+    ptx::store_tagged(r.choice + i, from[i], epoch);
+  }
+}
+
+// Takes the choice that another phase has published, once it is there; ends with the scouts'
+// barrier.
+__device__ inline void take_choice(const Router& r, uint32_t epoch, const Routing& routing,
+                                   const Scouts& scouts) {
+  auto* to = reinterpret_cast<uint32_t*>(routing.at);
+#pragma unroll 1
+  for (int i = scouts.thread(); i < Routing::words(routing.pairs); i += scouts.threads()) {
+    uint64_t word;
+    do {
+      word = ptx::load_tagged(r.choice + i);
+    } while (static_cast<uint32_t>(word >> 32) != epoch);
+    to[i] = static_cast<uint32_t>(word);
   }
   scouts.sync();
 }

@@ -156,7 +156,11 @@ State Placer::place() {
   state.experts_touched = arena_.take<int32_t>(1);
   const auto add_words = [&](const model::Layer& layer) {
     const bool moe = layer.kind == model::BlockKind::kMoe;
-    state.router_words.push_back(moe ? rows<uint64_t>(c_.n_routed_experts) : nullptr);
+    // Logits, then the choice (routing.cuh).
+    const int64_t words = kMaxRows * c_.n_routed_experts +
+                          Routing::words(static_cast<int>(kMaxRows * c_.num_experts_per_tok));
+    state.router_words.push_back(moe ? arena_.take<uint64_t>(static_cast<std::size_t>(words))
+                                     : nullptr);
   };
   for (const model::Layer& layer : model_.layers) add_words(layer);
   if (options_.mtp) {

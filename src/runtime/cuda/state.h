@@ -44,8 +44,8 @@ struct State {
   float* attended = nullptr;   // [kMaxRows, q_rows]
   float* sums = nullptr;       // attention's partial results
   float* weights = nullptr;
-  // By layer, those of the draft head last: [kMaxRows, experts] router logits with tags; null for
-  // layers of another kind.
+  // By layer, those of the draft head last: [kMaxRows, experts] router logits with tags, then the
+  // choice of experts (Router::choice); null for layers of another kind.
   std::vector<uint64_t*> router_words;
   uint32_t* epoch = nullptr;       // number of the pass: their tag
   uint8_t* routed_acts = nullptr;  // [kMaxRows * chosen] operand rows

@@ -54,7 +54,7 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   const int items = align(std::max(shape.items, 1) * static_cast<int>(sizeof(Item)));
   const int operands = align(shape.operands * rows * operand_stride(shape.operand_units));
   const int partials = align(Partials::bytes(shape.partials, rows));
-  const int scratch = align(4 * (kScratchFloats + rows * shape.groups));
+  const int scratch = align(4 * (scratch_floats(rows) + kRowScales + rows * shape.groups));
   constexpr int kBarriers = kWarps * kMostSlots * 8;
   const int fixed = items + kBarriers + operands + partials + scratch + shape.extra;
   // With one token the recurrence's blocks fit besides, too: they are short, and the phase after
@@ -90,8 +90,10 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   l.operands = l.barriers + kBarriers;
   l.partials = l.operands + operands;
   l.scratch = l.partials + partials;
+  l.row_scales = l.scratch + 4 * scratch_floats(rows);
   l.total = l.scratch + scratch + shape.extra;
   if (exclusive) l.total = std::max(l.total, large / 128 * 128);
+  l.late = before_shared_ + l.total + 2 * kReservedShared > shared_per_multiprocessor_;
   return l;
 }
 

@@ -49,7 +49,8 @@ void Step::moe(const DeviceMoe& m, const float* norm, const Pass* pass, float* h
     norm_phase("moe fc1", fc1);
     if (observing()) observer_->input(*m.fc1.source, buffers_.normed);
   }
-  const Router router = make_router(m, words);
+  Router router = make_router(m, words);
+  if (rows_ > 1 && rows_ <= kDownRows) router.choice = words + int64_t{kMaxRows} * router.experts;
   moe_up_phase(m, norm, pass, h, router);
   const bool shared = m.shared_up.exists();
   if (!latent) {
@@ -86,8 +87,9 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   FormatSet formats = set_of(expert.format);
   Shape shape;
   const bool one = rows_ == 1;
-  // The phase before is short: with one copy at a time the rings would not be full when it ends.
-  shape.ahead = one ? 1 : 2;
+  // The phase before is short: with one copy at a time the rings of two tokens would not be full when
+  // it ends. (With one the list comes first, and with more nothing fits beside.)
+  shape.ahead = rows_ == 2 ? 2 : 1;
   shape.busy_warps = kWarps;
   // With several tokens the rings need the whole memory: bytes of many experts, all after the
   // routing (4 tokens: 3 % of a pass in the coverage recipe, 10 % in 4 bits, 25 % in BF16).
@@ -171,6 +173,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
                        (routed ? router.chosen * operand_stride(p.experts.first.units) : 0);
   const int rows = std::clamp(shared_per_block_ / 5 * 3 / of_token, 1, std::min(rows_, kDownRows));
   p.most_tokens = rows;
+  if (rows < rows_) p.router.choice = nullptr;  // of all tokens, which is another list of experts
   const int grid = std::min(any.tiles, blocks_);
   p.rows = any.rows;
   p.share = Share(any.tiles, grid);
@@ -201,8 +204,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   p.out = out;
   p.out_stride = stride;
   p.add = add;
-  const int routing =
-      align(Routing::bytes(kDownRows, router.chosen, router.experts, router.groups));
+  const int routing = align(Routing::bytes(rows, router.chosen, router.experts, router.groups));
   const int routed_rows =
       routed ? align(rows * router.chosen * operand_stride(p.experts.first.units)) : 0;
   const int factors = align(distinct * kDownRows * static_cast<int>(sizeof(float)));

@@ -82,14 +82,18 @@ class WarpStream {
   }
   // The same, but at most `ahead` copies at a time, before anything else is read: this is for the
   // time when the phase before has just begun and loads its input, which must not queue behind
-  // much.
-  __device__ void read_gently(int first, int end, int step, int ahead) {
+  // much. `late`: the phase before is over, so that waiting would delay this one's own input; what
+  // is left comes with fill().
+  __device__ void read_gently(int first, int end, int step, int ahead, bool late) {
     next_ = first;
     end_ = end;
     step_ = step;
 #pragma unroll 1
     while (in_flight_ < slots_ && !exhausted()) {
-      if (in_flight_ >= ahead) ptx::barrier_wait(barriers_ + 8 * (in_flight_ - ahead), 0);
+      if (in_flight_ >= ahead) {
+        if (late) return;
+        ptx::barrier_wait(barriers_ + 8 * (in_flight_ - ahead), 0);
+      }
       copy_chunk();
     }
   }
