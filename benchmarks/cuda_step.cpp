@@ -2,13 +2,14 @@
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
 //   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--context N]
-//             [--phases] [--rows N] [--mtp] [--rounds]
+//             [--phases] [--rows N] [--mtp] [--rounds [--draft-vocab N]]
 //   cuda_step CONFIG_FOLDER --prompts [--recipe ...]... [--chunk TOKENS] [--phases] [--mtp]
 //
 // --phases: the table of phases of a pass of --rows tokens (1).
 // --rounds: whole generation rounds with 0 to 5 drafts instead, launched and read as a server does
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
-// shares of kRates of the rounds. The figures are of speed alone.
+// shares of kRates of the rounds. The figures are of speed alone. --draft-vocab: drafts are among
+// the first N tokens.
 // --prompts: the time of prompts of 128, 1,024 and 8,192 tokens until the first token's logits are
 // on the host, and where it goes; then how long a snapshot of each takes.
 #include <fmt/format.h>
@@ -84,7 +85,7 @@ RoundTimes time_rounds(levin::runtime::DeviceRounds& rounds, int drafts, int cou
   return times;
 }
 
-void run_rounds(levin::runtime::CudaProfile& profile, int context) {
+void run_rounds(levin::runtime::CudaProfile& profile, int context, int64_t draft_vocab) {
   levin::runtime::Runtime& runtime = profile.runtime();
   levin::runtime::DeviceRounds& rounds = *runtime.rounds();
   int layers = 0;
@@ -106,6 +107,7 @@ void run_rounds(levin::runtime::CudaProfile& profile, int context) {
                   .last_token = 17,
                   .remaining = runtime.options().max_model_len - context,
                   .sampling = {.seed = 1},
+                  .draft_vocab = draft_vocab,
                   .synthetic_rates = rates});
     const RoundTimes times = time_rounds(rounds, drafts, 150);
     const auto timeline = profile.round_timeline(drafts);
@@ -125,6 +127,7 @@ struct Wanted {
   int rows = 1;
   bool mtp = false;
   bool rounds = false;
+  int64_t draft_vocab = 0;
 };
 
 void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) {
@@ -143,7 +146,7 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
   fmt::print("\n{}: {}, {:.1f} GB of weights and caches, plain read {:.0f} GB/s, context {}\n",
              recipe.name, profile->description(),
              static_cast<double>(profile->memory_bytes()) * 1e-9, bandwidth, context);
-  if (wanted.rounds) return run_rounds(*profile, context);
+  if (wanted.rounds) return run_rounds(*profile, context, wanted.draft_vocab);
   fmt::print("tokens   MB    median us   min us   GB/s   % of plain read\n");
   for (int rows = 1; rows <= 8; ++rows) {
     const std::vector<double> times = profile->time_passes(rows, context, 21);
@@ -233,6 +236,8 @@ int main(int argc, char** argv) try {
       wanted.mtp = true;
     } else if (argument == "--rounds") {
       wanted.rounds = true;
+    } else if (argument == "--draft-vocab" && i + 1 < argc) {
+      wanted.draft_vocab = std::stoll(argv[++i]);
     } else {
       folder = argument;
     }

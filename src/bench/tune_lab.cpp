@@ -56,10 +56,6 @@ std::vector<TuneDimension> draft_dimensions(const engine::Engine& engine) {
   for (int k = 1; k <= std::min(kMostDrafts, options.max_rewind - 1); ++k) {
     drafts.values.emplace_back([k](TuneSetting& s) { s.drafts = k; });
   }
-  if (!engine.runtime->has_draft_vocab()) {
-    vocab.why_none = "this runtime drafts from the whole vocabulary";
-    return {drafts, vocab};
-  }
   for (const int64_t part : {16, 8, 4, 2}) {
     const int64_t size = engine.model->config.vocab_size / part;
     vocab.values.emplace_back([size](TuneSetting& s) { s.draft_vocab = size; });

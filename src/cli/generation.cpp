@@ -48,7 +48,6 @@ std::unique_ptr<engine::Engine> load_generating_engine(
     if (options.before_runtime) options.before_runtime(loading);
   };
   auto engine = engine::load_engine(folder, checked);
-  engine::require_draft_vocab(*engine, speculation.draft_vocab_size, kDraftVocabPlace);
   spdlog::info("{}", engine->runtime->description());
   if (speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   return engine;

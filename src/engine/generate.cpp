@@ -125,10 +125,6 @@ void require_draft_vocab(const Engine& engine, int64_t size, std::string_view wh
     refuse(where, "draft_vocab_size is out of range", fmt::format("0 to {}", vocab),
            fmt::format("{}", size), "0 drafts from all tokens");
   }
-  if (size > 0 && engine.runtime && !engine.runtime->has_draft_vocab()) {
-    refuse(where, "this runtime drafts from the whole vocabulary", "draft_vocab_size 0",
-           fmt::format("{}", size), "--device cpu has draft vocabularies");
-  }
 }
 
 void check_request(const Engine& engine, const Request& request, std::string_view where) {

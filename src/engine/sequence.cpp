@@ -140,6 +140,7 @@ runtime::RoundStart Sequence::round_start() const {
           .remaining = remaining(),
           .sampling = sampling_rule(request_.sampling, seed_),
           .stops = stops_,
+          .draft_vocab = request_.speculation.draft_vocab_size,
           .synthetic_rates = rates_};
 }
 

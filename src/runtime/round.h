@@ -30,6 +30,7 @@ struct RoundStart {
   int64_t remaining = 0;   // tokens that may still be put out, at least one
   SamplingRule sampling = {};
   std::span<const int32_t> stops = {};  // token ids, at most kMaxRoundStops
+  int64_t draft_vocab = 0;              // Draft::vocab
   // Forced acceptance for benchmarks (RoundSequence::rates), unless empty.
   std::span<const double> synthetic_rates = {};
 };

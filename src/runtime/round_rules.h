@@ -57,6 +57,7 @@ struct RoundSequence {
   int32_t remaining = 0;   // tokens that may still be put out
   int32_t stop_count = 0;
   int32_t stops[kMaxRoundStops] = {};
+  int32_t draft_vocab = 0;  // drafts are among the first so many tokens; 0: among all
   SamplingRule sampling;
   // Benchmarks only: draft i, when it is reached, is accepted with probability rates[i], whatever
   // the model says.

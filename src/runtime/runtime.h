@@ -85,7 +85,7 @@ struct Draft {
   int32_t next_token = 0;  // sampled, not yet extended
   int k = 1;               // number of draft tokens, at most max_rewind
   // Proposals are among the first so many tokens, and so are draft_logits(): less to read of a
-  // large lm_head. 0: all. Not every runtime can (has_draft_vocab()).
+  // large lm_head. 0: all.
   int64_t vocab = 0;
 };
 
@@ -162,8 +162,6 @@ class Runtime {
   // Of the last draft(): the proposals (k of them), and the logits [vocab] behind proposal `step`.
   virtual std::span<const int32_t> drafts(int entry) const = 0;
   virtual std::span<const float> draft_logits(int entry, int step) const = 0;
-  // Whether Draft::vocab is heeded; a runtime that cannot refuses it.
-  virtual bool has_draft_vocab() const { return false; }
 
   // Snapshots, for caching prompts and for moving sequences between slots. These are the calls that
   // allocate. A runtime without them says so, and throws Error.

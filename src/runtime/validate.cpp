@@ -159,10 +159,6 @@ void check_draft(const Runtime& runtime, std::span<const Draft> batch) {
       fail("the draft vocabulary is out of range", where, fmt::format("0 to {}", vocab),
            fmt::format("{}", entry.vocab));
     }
-    if (entry.vocab > 0 && !runtime.has_draft_vocab()) {
-      fail("this runtime drafts from the whole vocabulary", where, "a draft vocabulary of 0",
-           fmt::format("{}", entry.vocab));
-    }
   }
 }
 

@@ -103,6 +103,34 @@ TEST(CudaRounds, SampledTokensAreTheHosts) {
   fmt::print("  {} sampled tokens equal\n", tokens);
 }
 
+// Each sequence drafts among its own first tokens; what comes out is the same text.
+TEST(CudaRounds, DraftVocabulariesAreTheHosts) {
+  LEVIN_NEEDS_CUDA();
+  const auto engine = tiny_cuda_engine(2);
+  const int64_t vocab = engine->model->config.vocab_size;
+  const SamplingParams greedy = {.temperature = 0, .max_tokens = 60};
+  const std::vector<std::pair<int64_t, int64_t>> sizes = {
+      {1, 9}, {300, 300}, {vocab / 4, 0}, {vocab / 2 + 3, vocab}};
+  for (const auto& [first, second] : sizes) {
+    std::vector<Request> requests;
+    for (const int64_t size : {first, second}) {
+      requests.push_back(
+          request_of(prompt_of(*engine, static_cast<int>(requests.size())), greedy, 3, false));
+      requests.back().speculation.draft_vocab_size = size;
+    }
+    const auto host = generate(*engine, requests);
+    for (Request& request : requests) request.speculation.device_rounds = true;
+    const auto device = generate(*engine, requests);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Result plain = run(*engine, request_of(requests[i].prompt, greedy, 0, false));
+      ASSERT_EQ(host[i].tokens, plain.tokens) << first << ", " << second;
+      ASSERT_EQ(device[i].tokens, plain.tokens) << first << ", " << second;
+      EXPECT_EQ(device[i].speculation.num_accepted_tokens_per_pos,
+                host[i].speculation.num_accepted_tokens_per_pos);
+    }
+  }
+}
+
 // Random weights leave flat distributions, in which every rounding of a weight would show.
 TEST(CudaRounds, VocabulariesOfAwkwardSizes) {
   LEVIN_NEEDS_CUDA();

@@ -53,7 +53,8 @@ template <int kRows, FormatSet kFormats>
 __global__ void __launch_bounds__(kThreads, 2) norm_linear(const __grid_constant__ NormLinear p) {
   p.trace.stamp(Trace::kStart);
   Item* items = items_of(p.shared);
-  const int count = make_items(p.parts, p.part_count, items);
+  const int first_rows = p.candidates != nullptr ? p.pass->most_vocab : 0;
+  const int count = make_items(p.parts, p.part_count, items, first_rows);
   constexpr int kTokenGroups = groups_of(kRows);
   const int rows_now = p.pass->rows;
   NormWeights weights;

@@ -128,13 +128,20 @@ __device__ inline PartItems items_of_part(const Part& part, int first_item) {
   return {first_item, begin, part.share.begin(block + 1) - begin};
 }
 
-// Makes the list of all parts' items, by all threads; how many there are.
-__device__ inline int make_items(const Part* parts, int part_count, Item* items) {
+// Makes the list of all parts' items, by all threads; how many there are. `first_rows`: of how many
+// rows of the last part, shared out over all blocks; 0: of all.
+__device__ inline int make_items(const Part* parts, int part_count, Item* items,
+                                 int first_rows = 0) {
   int count = 0;
 #pragma unroll 1
   for (int p = 0; p < part_count; ++p) {
     const PackedMatrix& m = parts[p].matrix;
-    const PartItems mine = items_of_part(parts[p], count);
+    PartItems mine = items_of_part(parts[p], count);
+    if (first_rows > 0 && p + 1 == part_count) {
+      const Share share((first_rows + kTileRows - 1) / kTileRows, static_cast<int>(gridDim.x));
+      mine.first_tile = share.begin(static_cast<int>(blockIdx.x));
+      mine.tiles = share.begin(static_cast<int>(blockIdx.x) + 1) - mine.first_tile;
+    }
     const int of_part = mine.tiles * m.segments.value;
 #pragma unroll 1
     for (int i = threadIdx.x; i < of_part; i += kThreads) {
@@ -201,6 +208,8 @@ __device__ inline void emit(const Output& out, const Pass& pass, int token, int 
                pass.position[token] + out.position_offset, row, value);
       return;
     case OutputKind::kLogits: {
+      const int among = pass.vocab[token];
+      if (among > 0 && row >= among) return;
       const int to = pass.logits_row[token];
       if (to >= 0) out.data[static_cast<int64_t>(to) * out.stride + row] = value;
       if (value > best.value) best = {value, row};  // rows ascend: of equals the first stays

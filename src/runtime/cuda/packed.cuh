@@ -74,7 +74,7 @@ struct Share {
   int more = 0;  // the first so many blocks have one more
 
   Share() = default;
-  __host__ Share(int count, int blocks) : each(count / blocks), more(count % blocks) {}
+  __host__ __device__ Share(int count, int blocks) : each(count / blocks), more(count % blocks) {}
   __host__ __device__ int begin(int block) const {
     return block * each + (block < more ? block : more);
   }

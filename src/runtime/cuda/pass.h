@@ -35,6 +35,8 @@ struct Pass {
   int32_t hidden_row[kPassRows];    // where the token's hidden state after norm_f is kept
   int32_t previous_row[kPassRows];  // where that of the token before it is
   int32_t logits_row[kPassRows];    // where its logits go; -1: nowhere
+  int32_t vocab[kPassRows];         // its logits are of the first so many tokens; 0: of all
+  int32_t most_vocab;               // of all rows, 0: of all tokens
   Segment segment[kPassRows];
 };
 

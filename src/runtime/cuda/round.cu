@@ -36,6 +36,7 @@ CudaRounds::CudaRounds(const model::Config& config, const Options& options, cons
       max_rows_(std::min(kPassRows, options.max_extend_tokens)),
       max_drafts_(options.mtp ? std::min(options.max_rewind, max_rows_) - 1 : 0),
       samples_(step.can_sample(static_cast<int>(config.vocab_size))),
+      vocab_(config.vocab_size),
       enters_(slots.size()) {
   Arena count;
   const auto place = [&](Arena& arena) {
@@ -99,6 +100,7 @@ void CudaRounds::enter(const RoundStart& start) {
                     slot.length + start.remaining <= options_.max_model_len &&
                     start.stops.size() <= std::size_t{kMaxRoundStops} &&
                     start.synthetic_rates.size() < std::size_t{kMaxBlock} &&
+                    start.draft_vocab >= 0 && start.draft_vocab <= vocab_ &&
                     (samples_ || start.sampling.greedy);
   if (!fits) {
     refuse("this sequence cannot be run by device rounds",
@@ -116,6 +118,7 @@ void CudaRounds::enter(const RoundStart& start) {
   sequence.remaining = static_cast<int32_t>(start.remaining);
   sequence.stop_count = static_cast<int32_t>(start.stops.size());
   std::copy(start.stops.begin(), start.stops.end(), sequence.stops);
+  sequence.draft_vocab = static_cast<int32_t>(start.draft_vocab);
   sequence.sampling = start.sampling;
   sequence.synthetic = start.synthetic_rates.empty() ? 0 : 1;
   std::copy(start.synthetic_rates.begin(), start.synthetic_rates.end(), sequence.rates);

@@ -68,6 +68,7 @@ class CudaRounds final : public DeviceRounds {
   int max_rows_;
   int max_drafts_;
   bool samples_;
+  int64_t vocab_;
   Memory pinned_;
   RoundOrder* orders_ = nullptr;       // [kRoundRing]
   RoundReport* reports_ = nullptr;     // [kRoundRing]

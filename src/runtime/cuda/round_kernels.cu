@@ -54,6 +54,7 @@ __device__ inline void make_draft_pass(const RoundStep& p, const RoundSequence* 
     pass.position[row] = mine->length;
     pass.previous_row[row] = hidden_row_of(slot, mine->length - 1);
     pass.logits_row[row] = lane_id() * p.draft_stride;
+    pass.vocab[row] = mine->draft_vocab;
     Segment& segment = pass.segment[row];
     segment.slot = slot;
     segment.first_row = row;
@@ -61,7 +62,13 @@ __device__ inline void make_draft_pass(const RoundStep& p, const RoundSequence* 
     segment.position = mine->length;
   }
   const int rows = __shfl_sync(kAllLanes, before_me(in ? 1 : 0) + (in ? 1 : 0), 31);
-  if (lane_id() == 0) pass.rows = pass.segments = rows;
+  const int vocab = in ? mine->draft_vocab : 0;
+  const bool of_all = __any_sync(kAllLanes, in && vocab == 0);
+  const int most = __reduce_max_sync(kAllLanes, vocab);
+  if (lane_id() == 0) {
+    pass.rows = pass.segments = rows;
+    pass.most_vocab = of_all ? 0 : most;
+  }
 }
 
 // The last token and the drafts of each sequence. `mine`: null for lanes without a live one.

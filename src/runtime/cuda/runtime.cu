@@ -33,7 +33,8 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
       device_((check(cudaSetDevice(device)), device)),
       slots_(index(options_.max_num_seqs)),
       first_logits_row_(slots_.size()),
-      proposed_(slots_.size()) {
+      proposed_(slots_.size()),
+      proposed_among_(slots_.size()) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device));
   if (properties.major < 9) {
@@ -444,6 +445,8 @@ void CudaRuntime::draft(std::span<const Draft> batch) {
       pass.position[row] = static_cast<int32_t>(length);
       pass.previous_row[row] = hidden_row(entry.slot, length - 1);
       pass.logits_row[row] = static_cast<int32_t>(i) * options_.max_rewind;
+      pass.vocab[row] = static_cast<int32_t>(entry.vocab);
+      proposed_among_[i] = entry.vocab;
       Segment& segment = pass.segment[pass.segments++];
       segment.slot = entry.slot;
       segment.first_row = row;
@@ -452,6 +455,8 @@ void CudaRuntime::draft(std::span<const Draft> batch) {
       proposed_[i] = entry.k;
       most = std::max(most, entry.k);
     }
+    const auto [least, largest] = std::minmax_element(pass.vocab, pass.vocab + pass.rows);
+    pass.most_vocab = *least == 0 ? 0 : *largest;
     check(cudaMemcpyAsync(state_.draft_pass, &pass, sizeof(Pass), cudaMemcpyHostToDevice,
                           stream_.get()));
     for (int step = 0; step < most; ++step) {
@@ -474,8 +479,11 @@ std::span<const int32_t> CudaRuntime::drafts(int entry) const {
 }
 
 std::span<const float> CudaRuntime::draft_logits(int entry, int step) const {
-  return fetch(state_.draft_logits, host_draft_logits_.as<float>(), draft_logits_fetched_,
-               index(entry) * index(options_.max_rewind) + index(step));
+  const std::span<const float> all =
+      fetch(state_.draft_logits, host_draft_logits_.as<float>(), draft_logits_fetched_,
+            index(entry) * index(options_.max_rewind) + index(step));
+  const int64_t among = proposed_among_[index(entry)];
+  return among == 0 ? all : all.first(static_cast<std::size_t>(among));
 }
 
 void CudaRuntime::set_observer(Observer observer) {

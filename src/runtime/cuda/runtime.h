@@ -120,6 +120,7 @@ class CudaRuntime final : public Runtime {
   mutable std::vector<uint8_t> draft_logits_fetched_;
   std::vector<std::size_t> first_logits_row_;  // by batch entry
   std::vector<int> proposed_;                  // by batch entry of the last draft
+  std::vector<int64_t> proposed_among_;        // Draft::vocab
 
   Observer observer_;
   Memory observed_memory_;

@@ -54,7 +54,6 @@ class ReferenceRuntime final : public Runtime {
   void rewind(int slot, int64_t length) override;
   void draft(std::span<const Draft> batch) override;
   std::span<const int32_t> drafts(int entry) const override { return mtp_->drafts(entry); }
-  bool has_draft_vocab() const override { return true; }
   std::span<const float> draft_logits(int entry, int step) const override {
     return mtp_->draft_logits(entry, step);
   }
