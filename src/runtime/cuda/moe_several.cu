@@ -246,6 +246,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   // One warp has nothing else to do than to wait for the inputs.
   if (threadIdx.x < 32) {
     ptx::wait_for_previous();
+    p.trace.stamp(Trace::kReady);
     fetch_inputs(p, tokens, shared_inputs, routed_inputs);
   }
   if (scouts.include_me()) {
@@ -283,7 +284,6 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
     partials.store(i, sums);
   };
   ptx::wait_for_previous();
-  p.trace.stamp(Trace::kReady);
   if (p.trace.stamps != nullptr && threadIdx.x == 0) {
     ptx::barrier_wait(p.routed ? routed_inputs : shared_inputs, 0);
     p.trace.mark(Trace::kInputs);

@@ -87,8 +87,8 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   FormatSet formats = set_of(expert.format);
   Shape shape;
   const bool one = rows_ == 1;
-  // The phase before is short: with one copy at a time the rings of two tokens would not be full when
-  // it ends. (With one the list comes first, and with more nothing fits beside.)
+  // The phase before is short: with one copy at a time the rings of two tokens would not be full
+  // when it ends. (With one the list comes first, and with more nothing fits beside.)
   shape.ahead = rows_ == 2 ? 2 : 1;
   shape.busy_warps = kWarps;
   // With several tokens the rings need the whole memory: bytes of many experts, all after the
