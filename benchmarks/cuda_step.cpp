@@ -2,7 +2,7 @@
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
 //   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--context N]
-//             [--phases] [--rows N] [--mtp] [--rounds [--draft-vocab N]]
+//             [--phases] [--rows N] [--mtp] [--rounds [--draft-vocab N]] [--as-120]
 //   cuda_step CONFIG_FOLDER --prompts [--recipe ...]... [--chunk TOKENS] [--phases] [--mtp]
 //
 // --phases: the table of phases of a pass of --rows tokens (1).
@@ -10,6 +10,7 @@
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
 // shares of kRates of the rounds. The figures are of speed alone. --draft-vocab: drafts are among
 // the first N tokens.
+// --as-120: with no more shared memory than GPUs of compute capability 12.0 have.
 // --prompts: the time of prompts of 128, 1,024 and 8,192 tokens until the first token's logits are
 // on the host, and where it goes; then how long a snapshot of each takes.
 #include <fmt/format.h>
@@ -99,7 +100,7 @@ void run_rounds(levin::runtime::CudaProfile& profile, int context, int64_t draft
       "them\n"
       " k  tokens/s  tokens/round   drafts    verify      gap  experts/layer  kernels  idle us  "
       "%\n");
-  for (int drafts = 0; drafts <= 5; ++drafts) {
+  for (int drafts = 0; drafts <= std::min(5, runtime.options().max_rewind - 1); ++drafts) {
     prefill(runtime, context);
     std::vector<double> rates;
     for (int i = 0; i < drafts; ++i) rates.push_back(kRates[i] / (i == 0 ? 1.0 : kRates[i - 1]));
@@ -128,6 +129,7 @@ struct Wanted {
   bool mtp = false;
   bool rounds = false;
   int64_t draft_vocab = 0;
+  bool as_120 = false;
 };
 
 void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) {
@@ -141,14 +143,16 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
       recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
   options.mtp = wanted.mtp || wanted.rounds;
   const auto profile = levin::runtime::make_cuda_profile(
-      levin::runtime::make_shape_model(config, recipe.quant_of), options);
+      levin::runtime::make_shape_model(config, recipe.quant_of), options, 0,
+      wanted.as_120 ? levin::runtime::kCudaLimits120 : levin::runtime::CudaLimits{});
   const double bandwidth = profile->read_bandwidth();
   fmt::print("\n{}: {}, {:.1f} GB of weights and caches, plain read {:.0f} GB/s, context {}\n",
              recipe.name, profile->description(),
              static_cast<double>(profile->memory_bytes()) * 1e-9, bandwidth, context);
   if (wanted.rounds) return run_rounds(*profile, context, wanted.draft_vocab);
   fmt::print("tokens   MB    median us   min us   GB/s   % of plain read\n");
-  for (int rows = 1; rows <= 8; ++rows) {
+  const int most_rows = profile->runtime().options().max_rewind;
+  for (int rows = 1; rows <= most_rows; ++rows) {
     const std::vector<double> times = profile->time_passes(rows, context, 21);
     const double bytes = bytes_per_step(config, recipe, rows, context);
     const double us = median(times);
@@ -161,7 +165,8 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
     fmt::print("a step of the draft head: median {:.1f} us, min {:.1f} us\n", median(times),
                *std::min_element(times.begin(), times.end()));
   }
-  if (wanted.phases) fmt::print("{}", profile->phase_table(wanted.rows, context));
+  if (wanted.phases)
+    fmt::print("{}", profile->phase_table(std::min(wanted.rows, most_rows), context));
   std::fflush(stdout);
 }
 
@@ -236,6 +241,8 @@ int main(int argc, char** argv) try {
       wanted.mtp = true;
     } else if (argument == "--rounds") {
       wanted.rounds = true;
+    } else if (argument == "--as-120") {
+      wanted.as_120 = true;
     } else if (argument == "--draft-vocab" && i + 1 < argc) {
       wanted.draft_vocab = std::stoll(argv[++i]);
     } else {

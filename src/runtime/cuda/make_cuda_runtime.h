@@ -17,12 +17,22 @@ namespace levin::runtime {
 // GB". Empty when there is no device or no driver.
 std::vector<std::string> cuda_devices();
 
+// What a smaller device would have, to try its layouts and paths on a larger one. 0: what is there.
+struct CudaLimits {
+  int shared_per_block = 0;  // bytes
+  int shared_per_multiprocessor = 0;
+  int compute_capability = 0;  // 120 for 12.0; chooses paths, not instructions
+};
+// Of GPUs of compute capability 12.x: 99 KB a block of 100 KB.
+inline constexpr CudaLimits kCudaLimits120 = {101376, 102400, 120};
+
 // The model on a CUDA device of compute capability 9.0 or above. Weights are uploaded and repacked;
 // linears without bytes (make_shape_model) are filled with random ones on the device. Throws Error
 // with exit code 3 when there is no such device or its memory is too small (the memory plan says by
 // how much), with exit code 2 when a linear or an option has no kernel.
 std::unique_ptr<Runtime> make_cuda_runtime(std::shared_ptr<const model::Model> model,
-                                           const Options& options, int device = 0);
+                                           const Options& options, int device = 0,
+                                           const CudaLimits& limits = {});
 
 // A model of the given configuration whose matrices have shapes and formats but no bytes: for
 // timing shapes that no file is at hand for, without making the weights on the host. Small vectors

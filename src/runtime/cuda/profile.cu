@@ -364,8 +364,9 @@ namespace {
 
 class Profile final : public CudaProfile {
  public:
-  Profile(std::shared_ptr<const model::Model> model, const Options& options, int device)
-      : runtime_(std::move(model), options, device) {
+  Profile(std::shared_ptr<const model::Model> model, const Options& options, int device,
+          const CudaLimits& limits)
+      : runtime_(std::move(model), options, device, limits) {
     runtime_.prepare_timing();
   }
 
@@ -398,8 +399,9 @@ class Profile final : public CudaProfile {
 }  // namespace cuda
 
 std::unique_ptr<CudaProfile> make_cuda_profile(std::shared_ptr<const model::Model> model,
-                                               const Options& options, int device) {
-  return std::make_unique<cuda::Profile>(std::move(model), options, device);
+                                               const Options& options, int device,
+                                               const CudaLimits& limits) {
+  return std::make_unique<cuda::Profile>(std::move(model), options, device, limits);
 }
 
 }  // namespace levin::runtime

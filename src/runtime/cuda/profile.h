@@ -44,6 +44,7 @@ class CudaProfile {
 };
 
 std::unique_ptr<CudaProfile> make_cuda_profile(std::shared_ptr<const model::Model> model,
-                                               const Options& options, int device = 0);
+                                               const Options& options, int device = 0,
+                                               const CudaLimits& limits = {});
 
 }  // namespace levin::runtime

@@ -28,12 +28,13 @@ int power_of_two_from(int value) {
 }  // namespace
 
 CudaRounds::CudaRounds(const model::Config& config, const Options& options, const State& state,
-                       Step& step, cudaStream_t stream, std::vector<SlotState>& slots)
+                       Step& step, cudaStream_t stream, std::vector<SlotState>& slots,
+                       int most_rows)
     : options_(options),
       state_(state),
       stream_(stream),
       slots_(slots),
-      max_rows_(std::min(kPassRows, options.max_extend_tokens)),
+      max_rows_(std::min(most_rows, options.max_extend_tokens)),
       max_drafts_(options.mtp ? std::min(options.max_rewind, max_rows_) - 1 : 0),
       samples_(step.can_sample(static_cast<int>(config.vocab_size))),
       vocab_(config.vocab_size),

@@ -25,7 +25,7 @@ class CudaRounds final : public DeviceRounds {
  public:
   // `slots`: of the runtime, kept up to date by wait().
   CudaRounds(const model::Config& config, const Options& options, const State& state, Step& step,
-             cudaStream_t stream, std::vector<SlotState>& slots);
+             cudaStream_t stream, std::vector<SlotState>& slots, int most_rows);
 
   int max_rows() const override { return max_rows_; }
   int max_in_flight() const override { return kRoundRing / 2; }

@@ -27,7 +27,7 @@ std::size_t most_chunks(const Options& options, int capacity) {
 }  // namespace
 
 CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options,
-                         int device)
+                         int device, const CudaLimits& limits)
     : model_(std::move(model)),
       options_(resolve_options(*model_, options)),
       device_((check(cudaSetDevice(device)), device)),
@@ -48,11 +48,21 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
   device_name_ = std::string(properties.name) + ", compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
                  std::to_string(properties.multiProcessorCount) + " multiprocessors";
+  if (limits.shared_per_block > 0) {
+    device_name_ +=
+        ", " + std::to_string(limits.shared_per_block) + " bytes of shared memory used at most";
+  }
   blocks_ = properties.multiProcessorCount;
-  no_prefill_because_ =
-      cuda::no_prefill_because(model_->config, options_, properties.major * 10 + properties.minor);
+  const int capability = limits.compute_capability > 0 ? limits.compute_capability
+                                                       : properties.major * 10 + properties.minor;
+  no_prefill_because_ = cuda::no_prefill_because(model_->config, options_, capability);
   allocate();
-  step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_);
+  step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_, limits);
+  most_rows_ = step_->most_rows();
+  options_.max_rewind = std::min(options_.max_rewind, most_rows_);
+  pinned_passes_ =
+      Memory(Memory::Place::kPinned,
+             (slots_.size() + index(options_.max_extend_tokens / most_rows_) + 2) * sizeof(Pass));
   if (no_prefill_because_.empty()) {
     prefill_ =
         std::make_unique<Prefill>(*model_, options_, weights_, state_, prefill_space_, blocks_);
@@ -108,8 +118,6 @@ void CudaRuntime::allocate() {
   const auto vocab = static_cast<std::size_t>(model_->config.vocab_size);
   const std::size_t logits_rows = index(options_.max_logits_rows);
   const std::size_t draft_rows = options_.mtp ? slots_.size() * index(options_.max_rewind) : 0;
-  const std::size_t passes = slots_.size() + index(options_.max_extend_tokens) / kMaxRows + 2;
-  pinned_passes_ = Memory(Memory::Place::kPinned, passes * sizeof(Pass));
   host_logits_ = Memory(Memory::Place::kPinned, logits_rows * vocab * sizeof(float));
   host_draft_logits_ = Memory(Memory::Place::kPinned, draft_rows * vocab * sizeof(float));
   host_drafts_ = Memory(Memory::Place::kPinned, draft_rows * sizeof(int32_t));
@@ -121,6 +129,7 @@ void CudaRuntime::allocate() {
 void CudaRuntime::capture() {
   for (std::size_t i = 0; i < graphs_.size(); ++i) {
     const int rows = 1 << i;
+    if (rows > most_rows_) break;
     for (const int head : {0, 1}) {
       graphs_[i].extend[index(head)] =
           Graph(stream_.get(), [&] { step_->extend(stream_.get(), rows, head != 0); });
@@ -129,8 +138,8 @@ void CudaRuntime::capture() {
       graphs_[i].draft = Graph(stream_.get(), [&] { step_->draft(stream_.get(), rows); });
     }
   }
-  rounds_ =
-      std::make_unique<CudaRounds>(model_->config, options_, state_, *step_, stream_.get(), slots_);
+  rounds_ = std::make_unique<CudaRounds>(model_->config, options_, state_, *step_, stream_.get(),
+                                         slots_, most_rows_);
   stream_.synchronize();
 }
 
@@ -139,12 +148,16 @@ DeviceRounds* CudaRuntime::rounds() {
 }
 
 std::string CudaRuntime::description() const {
-  const std::string passes = std::to_string(kMaxRows);
+  const std::string passes = std::to_string(most_rows_);
   const std::string prompts =
       prefill_ != nullptr ? "extends of more than " + passes + " tokens in chunks of up to " +
                                 std::to_string(prefill_space_.capacity) + " on tensor-core products"
                           : "prompts in passes of " + passes + " tokens: " + no_prefill_because_;
-  return "CUDA runtime: " + device_name_ + "; " + prompts;
+  const std::string little =
+      most_rows_ == kMaxRows ? ""
+                             : "; passes of at most " + passes +
+                                   " tokens, since the inputs of more do not fit its shared memory";
+  return "CUDA runtime: " + device_name_ + "; " + prompts + little;
 }
 
 int64_t CudaRuntime::memory_bytes() const {
@@ -259,11 +272,11 @@ std::size_t CudaRuntime::run_passes(std::span<const Extend> batch) {
     const std::span<const int32_t> tokens = batch[entry].tokens;
     first_logits_row_[entry] = logits_row;
     const bool commit = tokens.size() > index(options_.max_rewind);
-    if (!commit && pass->rows + static_cast<int>(tokens.size()) > kMaxRows) flush();
+    if (!commit && pass->rows + static_cast<int>(tokens.size()) > most_rows_) flush();
     std::size_t done = 0;
     while (done < tokens.size()) {
-      if (pass->rows == kMaxRows) flush();
-      const std::size_t count = std::min(tokens.size() - done, index(kMaxRows - pass->rows));
+      if (pass->rows == most_rows_) flush();
+      const std::size_t count = std::min(tokens.size() - done, index(most_rows_ - pass->rows));
       const int first = pass->rows;
       add_rows(*pass, batch[entry].slot, tokens.subspan(done, count), commit);
       for (std::size_t i = 0; i < count; ++i) {
@@ -279,7 +292,7 @@ std::size_t CudaRuntime::run_passes(std::span<const Extend> batch) {
 }
 
 bool CudaRuntime::runs_in_chunks(const Extend& entry) const {
-  return prefill_ != nullptr && entry.tokens.size() > std::size_t{kMaxRows} && !observer_.hidden &&
+  return prefill_ != nullptr && entry.tokens.size() > index(most_rows_) && !observer_.hidden &&
          !observer_.linear_input;
 }
 
@@ -287,7 +300,7 @@ bool CudaRuntime::runs_in_chunks(const Extend& entry) const {
 // scan.
 ExtendCuts CudaRuntime::extend_cuts() const {
   if (prefill_ == nullptr) return {};
-  return {.alignment = kScanPiece, .short_tokens = kMaxRows};
+  return {.alignment = kScanPiece, .short_tokens = most_rows_};
 }
 
 // Chunks start from the state of all tokens before, not from a log.
@@ -433,10 +446,10 @@ void CudaRuntime::draft(std::span<const Draft> batch) {
   stream_.synchronize();
   passes_used_ = 0;
   std::fill(draft_logits_fetched_.begin(), draft_logits_fetched_.end(), uint8_t{0});
-  for (std::size_t begin = 0; begin < batch.size(); begin += kMaxRows) {
+  for (std::size_t begin = 0; begin < batch.size(); begin += index(most_rows_)) {
     Pass& pass = next_pass();
     int most = 0;
-    for (std::size_t i = begin; i < std::min(begin + kMaxRows, batch.size()); ++i) {
+    for (std::size_t i = begin; i < std::min(begin + index(most_rows_), batch.size()); ++i) {
       const Draft& entry = batch[i];
       const int64_t length = slots_[index(entry.slot)].length;
       const int32_t row = pass.rows++;
@@ -519,7 +532,8 @@ void CudaRuntime::observe_pass(const Pass& pass, PassKind kind) {
 }  // namespace cuda
 
 std::unique_ptr<Runtime> make_cuda_runtime(std::shared_ptr<const model::Model> model,
-                                           const Options& options, int device) {
+                                           const Options& options, int device,
+                                           const CudaLimits& limits) {
   int count = 0;
   const cudaError_t status = cuda::device_count(count);
   if (status != cudaSuccess || device < 0 || device >= count) {
@@ -530,7 +544,7 @@ std::unique_ptr<Runtime> make_cuda_runtime(std::shared_ptr<const model::Model> m
                  .hint = "use --device cpu",
                  .exit_code = ExitCode::kMachine});
   }
-  return std::make_unique<cuda::CudaRuntime>(std::move(model), options, device);
+  return std::make_unique<cuda::CudaRuntime>(std::move(model), options, device, limits);
 }
 
 }  // namespace levin::runtime

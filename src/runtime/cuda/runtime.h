@@ -17,7 +17,8 @@ namespace levin::runtime::cuda {
 
 class CudaRuntime final : public Runtime {
  public:
-  CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options, int device);
+  CudaRuntime(std::shared_ptr<const model::Model> model, const Options& options, int device,
+              const CudaLimits& limits = {});
   ~CudaRuntime() override;
 
   const model::Model& model() const override { return *model_; }
@@ -95,6 +96,7 @@ class CudaRuntime final : public Runtime {
   Options options_;
   int device_;
   std::string device_name_;
+  int most_rows_ = kMaxRows;  // of a pass
   int blocks_ = 0;
   CudaStream stream_;
   Memory weight_memory_;

@@ -16,7 +16,7 @@ constexpr int kScanBesides = kReservedShared + 512;  // and what mamba_scan has 
 }  // namespace
 
 Step::Step(const model::Model& model, const Options& options, const DeviceModel& weights,
-           const State& state, int blocks)
+           const State& state, int blocks, const CudaLimits& limits)
     : c_(model.config), options_(options), w_(weights), s_(state), blocks_(blocks) {
   int device = 0;
   check(cudaGetDevice(&device));
@@ -24,11 +24,31 @@ Step::Step(const model::Model& model, const Options& options, const DeviceModel&
       cudaDeviceGetAttribute(&shared_per_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   check(cudaDeviceGetAttribute(&shared_per_multiprocessor_,
                                cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  if (limits.shared_per_block > 0) shared_per_block_ = limits.shared_per_block;
+  if (limits.shared_per_multiprocessor > 0) {
+    shared_per_multiprocessor_ = limits.shared_per_multiprocessor;
+  }
   allow_shared(embed_kernel(), 0);
   allow_shared(advance_draft_kernel(), 0);
   allow_shared(begin_round_kernel(), 0);
   allow_shared(begin_verify_kernel(), 0);
   allow_shared(end_round_kernel(), 0);
+}
+
+int Step::most_rows() {
+  dry_ = true;
+  int rows = kMaxRows;
+  for (;; rows /= 2) {
+    try {
+      extend(nullptr, rows, true);
+      if (w_.mtp) draft(nullptr, rows);
+      break;
+    } catch (const Error&) {
+      if (rows == 1) throw;
+    }
+  }
+  dry_ = false;
+  return rows;
 }
 
 void Step::observe(StepObserver* observer, const ObservedBuffers& buffers) {
@@ -72,14 +92,16 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   if (most - fixed < kSmallestRing) most = shared_per_block_;
   const int warps = std::clamp(shape.busy_warps, 1, kWarps);
   const int of_warp = (most - fixed) / warps;
+  const int least = align(shape.unit_bytes);
   l.slots = std::clamp(of_warp / kUsualSlot, kFewestSlots, kMostSlots);
+  if (of_warp / l.slots / 128 * 128 < least) l.slots = 1;  // a warp waits for each copy
   l.slot_bytes = std::min(of_warp / l.slots / 128 * 128, kUsualSlot);
   l.ahead = shape.ahead;
-  if (l.slot_bytes < kSmallestSlot) {
+  if (l.slot_bytes < least) {
     throw Error({.what = "a layer is too wide for the shared memory of this device",
                  .where = "CUDA runtime",
                  .expected = "at most " + std::to_string(shared_per_block_) + " bytes",
-                 .found = std::to_string(fixed + warps * kFewestSlots * kSmallestSlot) + " bytes",
+                 .found = std::to_string(fixed + warps * least) + " bytes",
                  .hint = "use --device cpu",
                  .exit_code = ExitCode::kMachine});
   }
@@ -138,6 +160,7 @@ int Step::share_out(Part* parts, int count, Shape& shape) const {
     parts[i].share = Share(m.tiles, grid);
     parts[i].rotation = (grid - start) % grid;
     start = (start + parts[i].share.more) % grid;
+    shape.unit_bytes = std::max(shape.unit_bytes, m.unit_bytes);
     shape.items += parts[i].share.most() * m.segments.value;
     if (m.segments.value > 1) shape.partials = shape.items;
   }

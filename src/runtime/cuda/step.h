@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/cuda/device.h"
+#include "runtime/cuda/make_cuda_runtime.h"
 #include "runtime/cuda/state.h"
 
 namespace levin::runtime::cuda {
@@ -43,7 +44,7 @@ struct TracedPhase {
 class Step {
  public:
   Step(const model::Model& model, const Options& options, const DeviceModel& weights,
-       const State& state, int blocks);
+       const State& state, int blocks, const CudaLimits& limits);
 
   // One pass over State::pass with at most `rows` tokens (1, 2, 4 or 8): the model, with logits
   // when `head`, and the draft head's cache entries of the tokens before.
@@ -53,6 +54,9 @@ class Step {
   // A whole round of at most `sequences` sequences: `drafts` drafts each, then at most `rows` rows
   // to verify, all of them powers of two up to 8 but `drafts`. Of `buffers` those of the host.
   void round(cudaStream_t stream, int sequences, int rows, int drafts, const RoundStep& buffers);
+  // The most tokens of a pass (1, 2, 4 or 8) whose inputs fit the device's shared memory. Throws
+  // Error when that of one does not.
+  int most_rows();
   // Whether a row of logits fits what chooses from it.
   bool can_sample(int vocab) const;
 
@@ -69,6 +73,7 @@ class Step {
   struct Shape {
     int operand_units = 0;
     int operands = 1;
+    int unit_bytes = 0;  // of the largest unit that a warp reads
     int items = 0;
     int partials = 0;    // items whose sums the block adds up
     int busy_warps = 0;  // that read items
@@ -122,6 +127,7 @@ class Step {
   cudaStream_t stream_ = nullptr;  // of the pass being launched
   int rows_ = 1;
   bool first_ = true;
+  bool dry_ = false;       // nothing is launched
   int before_shared_ = 0;  // shared memory of a block of the phase launched last
   bool overlap_ = true;
   StepObserver* observer_ = nullptr;

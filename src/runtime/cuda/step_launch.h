@@ -23,6 +23,8 @@ void allow_shared(Kernel kernel, int bytes) {
 template <typename Params>
 void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int threads, int shared,
                   Params& params, double bytes) {
+  before_shared_ = shared;
+  if (dry_) return;
   if constexpr (requires { params.trace; }) {
     const std::size_t wanted = std::size_t{Trace::kCount} * grid.x * grid.y;
     if (phases_ != nullptr && wanted <= stamps_left_) {
@@ -44,7 +46,6 @@ void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int thread
   config.numAttrs = overlap_ && !first_ && !observing() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, params));
   first_ = false;
-  before_shared_ = shared;
 }
 
 }  // namespace levin::runtime::cuda

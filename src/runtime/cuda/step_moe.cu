@@ -91,6 +91,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
   // when it ends. (With one the list comes first, and with more nothing fits beside.)
   shape.ahead = rows_ == 2 ? 2 : 1;
   shape.busy_warps = kWarps;
+  shape.unit_bytes = expert.unit_bytes;
   // With several tokens the rings need the whole memory: bytes of many experts, all after the
   // routing (4 tokens: 3 % of a pass in the coverage recipe, 10 % in 4 bits, 25 % in BF16).
   shape.among_exclusive = rows_ >= 2;
@@ -106,6 +107,7 @@ void Step::moe_up_phase(const DeviceMoe& m, const float* norm, const Pass* pass,
     up.shared_part.share = Share(m.shared_up.matrix.tiles, blocks_);
     shape.partials = up.shared_part.share.most() * m.shared_up.matrix.segments.value;
     shape.items += shape.partials;
+    shape.unit_bytes = std::max(shape.unit_bytes, m.shared_up.matrix.unit_bytes);
     bytes += bytes_of(m.shared_up.matrix);
     formats |= set_of(m.shared_up.matrix.format);
   }
@@ -186,6 +188,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
   shape.operands = 0;
   shape.exclusive = true;
   shape.busy_warps = kWarps;
+  shape.unit_bytes = any.unit_bytes;
   shape.items = distinct * tiles * p.experts.first.segments.value;
   if (shared) {
     p.shared_parts = 1;
@@ -193,6 +196,7 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     p.shared_part.factor = m.shared_down.factor;
     p.shared_in = with_memory(m.shared_activations, s_.shared_acts, s_.shared_stride);
     shared_rows = align(rows * operand_stride(m.shared_down.matrix.units));
+    shape.unit_bytes = std::max(shape.unit_bytes, m.shared_down.matrix.unit_bytes);
     bytes += bytes_of(m.shared_down.matrix);
     formats |= set_of(m.shared_down.matrix.format);
     p.shared_part.share = p.share;

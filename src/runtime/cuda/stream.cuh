@@ -43,9 +43,9 @@ __host__ __device__ inline Item item_of(const PackedMatrix& m, int tile, int seg
   return item;
 }
 
-// A warp's ring has from kFewestSlots to kMostSlots slots. The usual slot holds eight units of
-// NVFP4, four of FP8 or two of BF16: enough that what a chunk costs besides its units matters
-// little.
+// A warp's ring has from kFewestSlots to kMostSlots slots, or one where memory is scarce. The usual
+// slot holds eight units of NVFP4, four of FP8 or two of BF16: enough that what a chunk costs
+// besides its units matters little.
 inline constexpr int kFewestSlots = 2;
 inline constexpr int kMostSlots = 4;
 inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
