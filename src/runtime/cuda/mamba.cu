@@ -232,39 +232,26 @@ struct Rows {
   }
 };
 
-// kTokens tokens from `first` on, of which those from `tokens` on do not exist. Of the pass's own
-// tokens also what they leave: lane j of a row looks after token j, so that nobody waits for one
-// token after the other.
-template <int kTokens, bool kHalf, int kPerThread>
-__device__ inline void advance_tokens(const Place& at, const Inputs& inputs,
-                                      Rows<kHalf, kPerThread>& rows, bool own, int first,
-                                      int tokens, int position, float d,
-                                      float (*squares)[kScanThreads / 32]) {
-  static_assert(kTokens <= kLanesPerRow);
+// One token; of the pass's own tokens also what it leaves.
+template <bool kHalf, int kPerThread>
+__device__ inline void advance_token(const Place& at, const Inputs& inputs,
+                                     Rows<kHalf, kPerThread>& rows, bool own, int t, int position,
+                                     float d, float (*squares)[kScanThreads / 32]) {
   const MambaScan& p = at.p;
-  float sums[kTokens] = {};
-#pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
-    if (first + j < tokens) sums[j] = rows.advance(p, inputs, first + j, position + j);
-  }
+  float sum = rows.advance(p, inputs, t, position);
   if (!own) return;
-  float mine = 0.0F;  // S C of the row and this lane's token
 #pragma unroll
-  for (int j = 0; j < kTokens; ++j) {
-#pragma unroll
-    for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
-      sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], distance);
-    }
-    if (rows.lane == j) mine = sums[j];
+  for (int distance = kLanesPerRow / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
   }
-  const int t = first + rows.lane;
-  const bool counts = rows.lane < kTokens && t < tokens;
   float gated = 0.0F;
-  if (counts && rows.real) {
+  if (rows.real) {
     const float x = inputs.channels[t * inputs.width + rows.row];
-    gated = (mine + d * x) * silu(inputs.gates[t * kStateRows + rows.row]);
-    p.y[static_cast<int64_t>(at.segment.first_row + t) * p.inner() + at.head * p.head_dim +
-        rows.dim] = gated;
+    gated = (sum + d * x) * silu(inputs.gates[t * kStateRows + rows.row]);
+    if (rows.lane == 0) {
+      p.y[static_cast<int64_t>(at.segment.first_row + t) * p.inner() + at.head * p.head_dim +
+          rows.dim] = gated;
+    }
   }
   // Rows of a warp, then warps.
   float square = gated * gated;
@@ -273,13 +260,12 @@ __device__ inline void advance_tokens(const Place& at, const Inputs& inputs,
     square += __shfl_xor_sync(0xffffffffu, square, distance);
   }
   const int thread = static_cast<int>(threadIdx.x);
-  if (counts && thread % 32 < kLanesPerRow) squares[t][thread / 32] = square;
+  if (thread % 32 == 0) squares[t][thread / 32] = square;
 }
 
 }  // namespace
 
-// kAtOnce: tokens whose inputs are loaded together, and which are advanced together where that is
-// worth its code.
+// kAtOnce: tokens whose inputs are loaded together.
 template <bool kHalf, int kPerThread, int kAtOnce>
 __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant__ MambaScan p) {
   p.trace.stamp(Trace::kStart);
@@ -367,17 +353,9 @@ __global__ void __launch_bounds__(kScanThreads) mamba_scan(const __grid_constant
     __syncthreads();
 
     const int position = segment.position - (own ? 0 : tokens);
-    // Rounding is long: it is there once.
-    constexpr int kTogether = kHalf ? 1 : kAtOnce;
 #pragma unroll 1
-    for (int t = 0; t < tokens;) {
-      if (kTogether > 1 && t + 1 < tokens) {
-        advance_tokens<kTogether>(at, inputs, rows, own, t, tokens, position + t, d, squares);
-        t += kTogether;
-      } else {
-        advance_tokens<1>(at, inputs, rows, own, t, tokens, position + t, d, squares);
-        ++t;
-      }
+    for (int t = 0; t < tokens; ++t) {
+      advance_token(at, inputs, rows, own, t, position + t, d, squares);
     }
     const bool stored = own == segment.commit && (segment.commit || segment.replay > 0);
     if (stored && rows.real) save_state<kHalf>(p, rows.stored_at, rows.state);
