@@ -164,6 +164,7 @@ ExitCode run_bench(BenchFlags& flags, const CLI::App& command) {
     engine::require_draft_vocab(loading, draft_vocab, kDraftVocabPlace);
   };
   const auto engine = engine::load_engine(flags.engine.model, load);
+  engine::require_drafts(*engine, options.speculation.num_speculative_tokens, kDraftsPlace);
   check_device(profile, *engine);
   if (flags.roofline) return run_roofline(flags, command, options.speculation, *engine);
   const bench::BenchReport report = bench::run_bench(*engine, options);

@@ -38,7 +38,9 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags);
 // Declares --host-rounds, for a command that generates.
 void add_host_rounds_flag(CLI::App& command, EngineFlags& flags);
 
-// Where draft_vocab_size comes from, for errors.
+// Where num_speculative_tokens and draft_vocab_size come from, for errors.
+inline constexpr const char* kDraftsPlace =
+    "num_speculative_tokens of --speculative-config or --profile";
 inline constexpr const char* kDraftVocabPlace =
     "draft_vocab_size of --speculative-config or --profile";
 

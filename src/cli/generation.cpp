@@ -49,6 +49,7 @@ std::unique_ptr<engine::Engine> load_generating_engine(
   };
   auto engine = engine::load_engine(folder, checked);
   spdlog::info("{}", engine->runtime->description());
+  engine::require_drafts(*engine, speculation.num_speculative_tokens, kDraftsPlace);
   if (speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   return engine;
 }

@@ -225,6 +225,7 @@ ExitCode run_serve(ServeFlags& flags, const CLI::App& command) {
   start_trace(flags.trace, *engine);
   serve::EngineSettings settings;
   settings.speculation = speculation_of(flags, *engine);
+  engine::require_drafts(*engine, settings.speculation.num_speculative_tokens, kDraftsPlace);
   if (settings.speculation.num_speculative_tokens > 0) engine::check_drafter(*engine);
   settings.scheduler.max_waiting = options.max_waiting;
   settings.scheduler.prefix_cache_bytes = prefix_cache_bytes(flags, *engine);

@@ -42,11 +42,7 @@ void check_prompt(const Engine& engine, const Request& request, std::string_view
 void check_speculation(const Engine& engine, const Request& request, std::string_view where) {
   const int drafts = request.speculation.num_speculative_tokens;
   const runtime::Options& options = engine.runtime->options();
-  if (drafts < 0 || drafts > options.max_rewind - 1) {
-    refuse(where, "num_speculative_tokens is out of range",
-           fmt::format("0 to {}", options.max_rewind - 1), fmt::format("{}", drafts),
-           "the runtime's max_rewind bounds a block of the last token and its drafts");
-  }
+  require_drafts(engine, drafts, where);
   if (drafts > 0 && request.given_drafts.empty() && !options.mtp) {
     refuse(where, "there is no draft head to speculate with", "a checkpoint with mtp.* tensors",
            "none");
@@ -117,6 +113,14 @@ void require_known(std::span<const int32_t> ids, int64_t vocab_size, std::string
     refuse(where, "token id is not in the vocabulary", fmt::format("0 to {}", vocab_size - 1),
            fmt::format("{}", id));
   }
+}
+
+void require_drafts(const Engine& engine, int drafts, std::string_view where) {
+  const int most = engine.runtime->options().max_rewind - 1;
+  if (drafts >= 0 && drafts <= most) return;
+  refuse(where, "num_speculative_tokens is out of range", fmt::format("0 to {}", most),
+         fmt::format("{}", drafts),
+         "the runtime's max_rewind bounds a block of the last token and its drafts");
 }
 
 void require_draft_vocab(const Engine& engine, int64_t size, std::string_view where) {

@@ -95,6 +95,9 @@ void require_fit(int64_t length, int64_t context, std::string_view where);
 // Throws Error naming `where` for an id that is not in the vocabulary.
 void require_known(std::span<const int32_t> ids, int64_t vocab_size, std::string_view where);
 
+// Throws unless the loaded runtime verifies so many drafts of a sequence at once.
+void require_drafts(const Engine& engine, int drafts, std::string_view where);
+
 // Throws unless this model has so many tokens to draft from.
 void require_draft_vocab(const Engine& engine, int64_t size, std::string_view where);
 

@@ -295,6 +295,10 @@ TEST(Generate, RefusesWhatCannotRun) {
   expect_refused(*engine, request, "more drafts than can be rewound");
   request = script_request(-1);
   expect_refused(*engine, request, "negative drafts");
+  // The same when a command starts, before there is a request.
+  const int most = engine->runtime->options().max_rewind - 1;
+  EXPECT_NO_THROW(require_drafts(*engine, most, "flag"));
+  EXPECT_THROW(require_drafts(*engine, most + 1, "flag"), Error);
   request = script_request(0);
   request.sampling.temperature = -1;
   expect_refused(*engine, request, "sampling parameter");
