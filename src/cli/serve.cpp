@@ -137,7 +137,7 @@ engine::SpeculativeConfig speculation_of(const ServeFlags& flags, const engine::
   if (!options.mtp) return speculative_config(flags.engine);
   return {.num_speculative_tokens = options.max_rewind - 1,
           .adaptive = true,
-          .draft_vocab_size = flags.engine.draft_vocab_size,
+          .draft_vocab_size = options.max_rewind > 1 ? flags.engine.draft_vocab_size : 0,
           .device_rounds = !flags.engine.host_rounds};
 }
 

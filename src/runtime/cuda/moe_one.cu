@@ -106,7 +106,10 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
     sync_computing();
     more_logits(p, 1, tap.epoch, space.scratch);
   }
-  if (p.latent != nullptr) load_latent(p, 1);
+  if (p.latent != nullptr) {
+    sync_computing();  // the norm's sums have been read
+    load_latent(p, 1);
+  }
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
 

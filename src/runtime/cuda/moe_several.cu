@@ -69,7 +69,10 @@ __global__ void __launch_bounds__(kThreads, kRows <= 2 ? 2 : 1)
     sync_computing();
     more_logits(p, tokens, tap.epoch, space.scratch);
   }
-  if (p.latent != nullptr) load_latent(p, tokens);
+  if (p.latent != nullptr) {
+    sync_computing();  // the norm's sums have been read
+    load_latent(p, tokens);
+  }
   sync_computing();
   if (threadIdx.x == 0) p.trace.mark(Trace::kInputs);
 

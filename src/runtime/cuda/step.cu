@@ -43,7 +43,7 @@ int Step::most_rows() {
       extend(nullptr, rows, true);
       if (w_.mtp) draft(nullptr, rows);
       break;
-    } catch (const Error&) {
+    } catch (const TooWide&) {
       if (rows == 1) throw;
     }
   }
@@ -97,17 +97,18 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   if (of_warp / l.slots / 128 * 128 < least) l.slots = 1;  // a warp waits for each copy
   l.slot_bytes = std::min(of_warp / l.slots / 128 * 128, kUsualSlot);
   l.ahead = shape.ahead;
-  if (l.slot_bytes < least) {
-    throw Error({.what = "a layer is too wide for the shared memory of this device",
-                 .where = "CUDA runtime",
-                 .expected = "at most " + std::to_string(shared_per_block_) + " bytes",
-                 .found = std::to_string(fixed + warps * least) + " bytes",
-                 .hint = "use --device cpu",
-                 .exit_code = ExitCode::kMachine});
-  }
+  const auto refuse = [&](int wanted) {
+    throw TooWide({.what = "a layer is too wide for the shared memory of this device",
+                   .where = "CUDA runtime",
+                   .expected = "at most " + std::to_string(shared_per_block_) + " bytes",
+                   .found = std::to_string(wanted) + " bytes",
+                   .hint = "use --device cpu",
+                   .exit_code = ExitCode::kMachine});
+  };
+  if (most < fixed || l.slot_bytes < least) refuse(fixed + warps * least);
   // reduce_candidates() in linear.cu takes the rings' place.
-  l.items = std::max(l.slot_bytes * warps * l.slots,
-                     kWarps * kMaxRows * static_cast<int>(sizeof(Candidate)));
+  const int candidates = kWarps * kMaxRows * static_cast<int>(sizeof(Candidate));
+  l.items = std::max({l.slot_bytes * warps * l.slots, candidates, align(shape.ring_bytes)});
   l.barriers = l.items + items;
   l.operands = l.barriers + kBarriers;
   l.partials = l.operands + operands;
@@ -115,6 +116,7 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   l.row_scales = l.scratch + 4 * scratch_floats(rows);
   l.total = l.scratch + scratch + shape.extra;
   if (exclusive) l.total = std::max(l.total, large / 128 * 128);
+  if (l.total > shared_per_block_) refuse(l.total);
   l.late = before_shared_ + l.total + 2 * kReservedShared > shared_per_multiprocessor_;
   return l;
 }

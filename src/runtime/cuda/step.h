@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/make_cuda_runtime.h"
 #include "runtime/cuda/state.h"
@@ -69,11 +70,17 @@ class Step {
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
  private:
+  // A layer's inputs and rings do not fit the shared memory.
+  struct TooWide : Error {
+    using Error::Error;
+  };
+
   // What a block needs room for.
   struct Shape {
     int operand_units = 0;
     int operands = 1;
     int unit_bytes = 0;  // of the largest unit that a warp reads
+    int ring_bytes = 0;  // what the kernel puts in the rings' place at its end
     int items = 0;
     int partials = 0;    // items whose sums the block adds up
     int busy_warps = 0;  // that read items

@@ -203,6 +203,8 @@ void Step::moe_down_phase(const DeviceMoe& m, const Pass* pass, const Router& ro
     shape.items += tiles * m.shared_down.matrix.segments.value;
   }
   shape.partials = shape.items;
+  // write_down() leaves there what each part adds.
+  shape.ring_bytes = rows * tiles * kTileRows * (1 + distinct) * static_cast<int>(sizeof(float));
   ++shape.items;  // the head of a list
   p.routed_in = with_memory(m.down.activations, s_.routed_acts, s_.routed_stride);
   p.out = out;
