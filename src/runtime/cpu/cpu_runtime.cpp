@@ -65,7 +65,6 @@ class CpuRuntime final : public Runtime {
     return draft_->logits(entry, step);
   }
 
-
   bool has_snapshots() const override { return true; }
   SnapshotBytes snapshot_bytes(int64_t parent, int64_t length) const override {
     return state_.snapshot_bytes(parent, length);
