@@ -51,15 +51,10 @@ struct RouterTap {
   }
 };
 
-// kRows rows at a time, from `first` on; those from `rows` on do not count.
-template <int kRows, bool kRouter>
-__device__ inline void normalize_rows(const NormedInput& input, const Pass& pass, int first,
-                                      int rows, int width, float eps, const NormWeights& weights,
-                                      const OperandSpace& space, const NormedOutput& normed,
-                                      const RouterTap& tap) {
-  constexpr int kSums = kRouter ? 2 : 1;
-  float4 v[kRows][kMaxVectors];
-  float sums[kRows * kSums];  // squares, products
+// This thread's vectors of kRows rows from `first` on; behind the last row that one again.
+template <int kRows>
+__device__ inline void load_rows(const NormedInput& input, const Pass& pass, int first, int rows,
+                                 int width, float4 (&v)[kRows][kMaxVectors]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int token = min(first + r, rows - 1);
@@ -72,6 +67,18 @@ __device__ inline void normalize_rows(const NormedInput& input, const Pass& pass
       v[r][i] = vector * 4 < width ? __ldcg(x + vector) : make_float4(0, 0, 0, 0);
     }
   }
+}
+
+// kRows rows at a time, from `first` on; those from `rows` on do not count.
+template <int kRows, bool kRouter>
+__device__ inline void normalize_rows(const NormedInput& input, const Pass& pass, int first,
+                                      int rows, int width, float eps, const NormWeights& weights,
+                                      const OperandSpace& space, const NormedOutput& normed,
+                                      const RouterTap& tap) {
+  constexpr int kSums = kRouter ? 2 : 1;
+  float4 v[kRows][kMaxVectors];
+  float sums[kRows * kSums];  // squares, products
+  load_rows(input, pass, first, rows, width, v);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float& squares = sums[r * kSums];
@@ -183,18 +190,7 @@ __device__ inline void normalize_together(const NormedInput& input, const Pass& 
   static_assert(kRows % 2 == 0);
   constexpr int kSums = kRouter ? 2 : 1;
   float4 v[kRows][kMaxVectors];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int token = min(first + r, rows - 1);
-    const int line = input.by_previous_row ? pass.previous_row[token] : token;
-    const auto* x =
-        reinterpret_cast<const float4*>(input.x + static_cast<int64_t>(line) * input.stride);
-#pragma unroll
-    for (int i = 0; i < kMaxVectors; ++i) {
-      const int vector = threadIdx.x + i * kThreads;
-      v[r][i] = vector * 4 < width ? __ldcg(x + vector) : make_float4(0, 0, 0, 0);
-    }
-  }
+  load_rows(input, pass, first, rows, width, v);
   float sums[kRows * kSums];  // of each row: squares, products
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
