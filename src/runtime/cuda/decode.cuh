@@ -112,10 +112,8 @@ struct LaneWeights<UnitFormat::kFp8> {
     const uint32_t y[2] = {codes.z, codes.w};
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      a[step][0] = ptx::e4m3x2_to_f16x2(x[step]);
-      a[step][1] = ptx::e4m3x2_to_f16x2(y[step]);
-      a[step][2] = ptx::e4m3x2_to_f16x2(x[step] >> 16);
-      a[step][3] = ptx::e4m3x2_to_f16x2(y[step] >> 16);
+      ptx::e4m3x4_to_f16x2(x[step], a[step][0], a[step][2]);
+      ptx::e4m3x4_to_f16x2(y[step], a[step][1], a[step][3]);
     }
   }
 };

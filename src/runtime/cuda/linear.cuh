@@ -267,7 +267,7 @@ __device__ inline void multiply_parts(const Part* parts, int part_count, const I
     lane_activations(item, tokens, activations,
                      [&](int token) { return space.row(part.operand, token); });
     TileSums<kTokenGroups> sums;
-    multiply_item<kFormats>(sums, item, stream, activations, [&] { stream.fill(); });
+    multiply_item<kFormats>(sums, item, stream, activations, [&] { stream.replace(); });
     if (part.matrix.segments.value > 1) {
       partials.store(i, sums);
       continue;

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
     const uint32_t activations[1] = {ptx::shared_address(item.part > 0 ? routed_row : shared_row) +
                                      lane_offset(item.first_unit)};
     TileSums<1> sums;
-    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.replace(); });
     partials.store(i, sums);
   });
   if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
     const uint32_t activations[1] = {ptx::shared_address(shared_memory) + row +
                                      lane_offset(item.first_unit)};
     TileSums<1> sums;
-    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.replace(); });
     partials.store(i, sums);
   });
   if (threadIdx.x == 0) p.trace.mark(Trace::kOwnItems);

@@ -106,6 +106,10 @@ struct Shift {
       start_routed();
     }
   }
+  // WarpStream::replace(), from the routed items on when they are known.
+  __device__ void replace() {
+    if (!stream.replace() && !routed && ptx::barrier_passed(known.barrier(), 0)) start_routed();
+  }
   // Calls multiply(item) for all items of the warp.
   template <typename Multiply>
   __device__ void work(Multiply&& multiply) {

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, kRows <= 2 ? 2 : 1)
       return routed ? routed_in.row(operand, token) : space.row(p.shared_part.operand, token);
     });
     TileSums<kTokenGroups> sums;
-    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.replace(); });
     if (!routed || m.segments.value > 1) return partials.store(i, sums);
     for_each_total(sums, [&](int r, int token, float sum) {
       if (token < tokens) finish(item, r, token, sum);
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
              (token * p.router.chosen + choice) * operand_stride(p.experts.first.units);
     });
     TileSums<1> sums;
-    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.refill(); });
+    multiply_item<kFormats>(sums, item, shift.stream, activations, [&] { shift.replace(); });
     partials.store(i, sums);
   };
   ptx::wait_for_previous();

@@ -93,12 +93,19 @@ __device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, 
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// The same, with a policy of the L2 cache.
-__device__ inline void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
-                                 uint64_t policy) {
+// One lane of the warp has the barrier expect `bytes` and copies them. All lanes call, with the
+// same arguments. In one piece, since the compiler makes a loop over the lanes of a bulk copy
+// behind a condition that it does not know to hold for one.
+__device__ inline void elected_bulk_copy(uint32_t to, const void* from, uint32_t bytes,
+                                         uint32_t barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.arrive.expect_tx.shared.b64 _, [%3], %2;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;\n"
+      "}\n" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
@@ -198,6 +205,17 @@ __device__ inline uint32_t e4m3x2_to_f16x2(uint32_t codes) {
   uint32_t v;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(v) : "h"(static_cast<uint16_t>(codes)));
   return v;
+}
+// Four of them, to the lower and the upper two.
+__device__ inline void e4m3x4_to_f16x2(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 first, second;\n"
+      "mov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, second;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
 }
 // Two floats to e4m3 codes, saturating; `low` ends up in the low byte.
 __device__ inline uint32_t floats_to_e4m3x2(float low, float high) {

@@ -52,7 +52,8 @@ inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
 inline constexpr int kUsualSlot = 2304;
 
 // A warp's ring, and its place in the list: all in registers, the same in every lane. One lane
-// copies; a barrier for each slot counts the bytes that have come.
+// copies; a barrier for each slot counts the bytes that have come. Whenever the warp multiplies,
+// its ring is full or the list exhausted: so what comes next goes where the oldest chunk was.
 class WarpStream {
  public:
   // Nothing to read yet. `barriers`: 8 bytes of shared memory for each slot.
@@ -64,7 +65,7 @@ class WarpStream {
         barriers_(barriers),
         slots_(slots),
         slot_bytes_(slot_bytes) {
-    if (copies()) {
+    if (threadIdx.x % 32 == 0) {
 #pragma unroll
       for (int slot = 0; slot < kMostSlots; ++slot) ptx::barrier_init(barriers + 8 * slot, 1);
       ptx::fence_barriers();
@@ -94,7 +95,7 @@ class WarpStream {
         if (late) return;
         ptx::barrier_wait(barriers_ + 8 * (in_flight_ - ahead), 0);
       }
-      copy_chunk();
+      add_chunk();
     }
   }
   // All that there is to copy is on its way.
@@ -105,7 +106,7 @@ class WarpStream {
   // Copies as many chunks as there is room for.
   __device__ void fill() {
 #pragma unroll 1
-    while (in_flight_ < slots_ && !exhausted()) copy_chunk();
+    while (in_flight_ < slots_ && !exhausted()) add_chunk();
   }
 
   // Waits for the oldest chunk; its shared address.
@@ -113,19 +114,30 @@ class WarpStream {
     ptx::barrier_wait(barriers_ + 8 * read_, lap_);
     return ring_ + read_ * slot_bytes_;
   }
-  // Done with the oldest chunk.
-  __device__ void release() {
+  // Done with the oldest chunk, of a ring that was full unless the list is exhausted: the next one
+  // takes its place. False: there is none.
+  __device__ bool replace() {
     __syncwarp();
-    read_ = after(read_);
-    if (read_ == 0) lap_ ^= 1;
-    --in_flight_;
+    const int slot = read_;
+    if (++read_ == slots_) {
+      read_ = 0;
+      lap_ ^= 1;
+    }
+    if (exhausted()) {
+      --in_flight_;
+      return false;
+    }
+    copy_chunk(slot);
+    return true;
   }
 
  private:
-  __device__ static bool copies() {
-    return threadIdx.x % 32 == 0;
+  __device__ void add_chunk() {
+    const int slot = read_ + in_flight_;
+    copy_chunk(slot < slots_ ? slot : slot - slots_);
+    ++in_flight_;
   }
-  __device__ void copy_chunk() {
+  __device__ void copy_chunk(int slot) {
     if (left_ == 0) {
       const Item& item = items_[next_];
       from_ = item.data;
@@ -134,18 +146,9 @@ class WarpStream {
       next_ += step_;
     }
     const int bytes = min(left_, chunk_);
-    if (copies()) {
-      const uint32_t barrier = barriers_ + 8 * write_;
-      ptx::expect_bytes(barrier, bytes);
-      ptx::bulk_copy(ring_ + write_ * slot_bytes_, from_, bytes, barrier, policy_);
-    }
+    ptx::elected_bulk_copy(ring_ + slot * slot_bytes_, from_, bytes, barriers_ + 8 * slot, policy_);
     from_ += bytes;
     left_ -= bytes;
-    write_ = after(write_);
-    ++in_flight_;
-  }
-  __device__ int after(int slot) const {
-    return slot + 1 == slots_ ? 0 : slot + 1;
   }
 
   const Item* items_;
@@ -157,9 +160,8 @@ class WarpStream {
   uint32_t barriers_;
   int slots_;
   int slot_bytes_;
-  int write_ = 0;
-  int read_ = 0;
-  uint32_t lap_ = 0;  // parity of the oldest chunk's barrier
+  int read_ = 0;      // the oldest chunk's slot
+  uint32_t lap_ = 0;  // parity of its barrier
   int next_ = 0;
   int end_ = 0;
   int step_ = 1;
@@ -219,11 +221,11 @@ __device__ inline void multiply_units(TileSums<kTokenGroups>& sums, uint32_t uni
   }
 }
 
-template <UnitFormat kFormat, int kTokenGroups, typename Refill>
+template <UnitFormat kFormat, int kTokenGroups, typename Replace>
 __device__ inline void multiply_item_as(TileSums<kTokenGroups>& sums, const Item& item,
                                         WarpStream& stream,
                                         const uint32_t (&activations)[kTokenGroups],
-                                        Refill&& refill) {
+                                        Replace&& replace) {
   constexpr bool kFixed = kFormat != UnitFormat::kInt4;
   const int size = kFixed ? unit_bytes(kFormat, 0) : item.unit_bytes;
   const int chunk = item.chunk_units;
@@ -234,23 +236,23 @@ __device__ inline void multiply_item_as(TileSums<kTokenGroups>& sums, const Item
     const int units = min(left, chunk);
     multiply_units<kFormat>(sums, stream.wait(), size, item.unit_scales, units, activations,
                             offset);
-    stream.release();
-    refill();
+    replace();
     offset += units * (2 * kUnitColumns);
     left -= units;
   }
 }
 
-// The warp's next item. `activations`: of the item's first unit. `refill`: called whenever there is
-// room in the ring.
-template <FormatSet kFormats, int kTokenGroups, typename Refill>
+// The warp's next item. `activations`: of the item's first unit. `replace`: called when a chunk has
+// been multiplied; calls WarpStream::replace().
+template <FormatSet kFormats, int kTokenGroups, typename Replace>
 __device__ inline void multiply_item(TileSums<kTokenGroups>& sums, const Item& item,
                                      WarpStream& stream,
-                                     const uint32_t (&activations)[kTokenGroups], Refill&& refill) {
+                                     const uint32_t (&activations)[kTokenGroups],
+                                     Replace&& replace) {
   const auto multiply_if = [&]<UnitFormat kFormat>() {
     if constexpr ((kFormats & set_of(kFormat)) != 0) {
       if (kFormats == set_of(kFormat) || item.format == kFormat) {
-        multiply_item_as<kFormat>(sums, item, stream, activations, refill);
+        multiply_item_as<kFormat>(sums, item, stream, activations, replace);
       }
     }
   };
