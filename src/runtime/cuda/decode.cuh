@@ -34,6 +34,19 @@ __host__ __device__ inline uint32_t nvfp4_word(const uint8_t (&codes)[8]) {
   return word;
 }
 
+// A block's e4m3 scale (128 codes, none negative) as it is stored: the upper bits of the float16 of
+// 128 times its value, bits 14 to 7. There every scale is a normal number.
+__host__ __device__ constexpr uint8_t nvfp4_scale(uint8_t e4m3) {
+  int exponent = e4m3 >> 3 & 15;
+  int mantissa = e4m3 & 7;
+  if (exponent == 0) {
+    if (mantissa == 0) return 0;
+    for (exponent = 1; mantissa < 8; --exponent) mantissa *= 2;
+    mantissa -= 8;
+  }
+  return static_cast<uint8_t>((exponent + 15) << 3 | mantissa);
+}
+
 // A word of INT4 codes: nibble p of the low half is the first of pair p, of the high half the
 // second.
 __host__ __device__ inline uint32_t int4_word(const uint8_t (&codes)[8]) {
@@ -139,8 +152,7 @@ struct LaneWeights<UnitFormat::kNvfp4> {
     scale = ptx::load_shared_1(unit + 256 + lane);
   }
   __device__ void expand(uint32_t (&a)[2][4]) const {
-    // The e4m3 bits as a float16 are the scale times 2^-8; 0x7800 is 2^15.
-    const uint32_t factor = multiply_f16x2(scale * 0x00800080u, 0x78007800u);
+    const uint32_t factor = scale * 0x00800080u;  // the scale times 128, twice
     uint32_t x[4], y[4];
     expand_nvfp4(codes.x, x);
     expand_nvfp4(codes.y, y);

@@ -10,7 +10,8 @@
 //   BF16, F16     1024    for step 0, 1 with i = 4 * step: lane * 16 bytes of
 //                         w[i] w[i+1] w[i+8] w[i+9] w[i+2] w[i+3] w[i+10] w[i+11]
 //   FP8            512    lane * 16 bytes
-//   NVFP4          288    lane * 8 bytes of codes, bits permuted (decode.cuh); lane * 1 byte e4m3
+//   NVFP4          288    lane * 8 bytes of codes, bits permuted; lane * 1 byte of scale (both
+//                         decode.cuh)
 //   INT4           256+   lane * 8 bytes of codes; float16 scales [8 rows][scales per unit]
 //
 // The columns are divided into segments of whole units (PackedMatrix::segments, fixed when a model

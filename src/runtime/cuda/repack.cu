@@ -116,6 +116,24 @@ __device__ inline void pack_fp8(const Raw& raw, const PackedMatrix& m, const Lan
   }
 }
 
+constexpr bool scales_keep_their_values() {
+  for (int code = 0; code < 127; ++code) {
+    // value = significand * 2^exponent, as e4m3 and as the float16 that decode.cuh makes of it.
+    const int e = code >> 3;
+    int significand = e == 0 ? code : 8 + (code & 7);
+    int exponent = (e == 0 ? 1 : e) - 10 + 7;
+    const int stored = nvfp4_scale(static_cast<uint8_t>(code));
+    int stored_significand = stored == 0 ? 0 : 8 + (stored & 7);
+    int stored_exponent = (stored >> 3) - 15 - 3;
+    if (significand == 0 && stored_significand == 0) continue;
+    if (stored >> 3 == 0 || stored >> 3 == 31) return false;  // no normal number
+    for (; significand < 8; significand *= 2) --exponent;
+    if (significand != stored_significand || exponent != stored_exponent) return false;
+  }
+  return true;
+}
+static_assert(scales_keep_their_values());
+
 __device__ inline void pack_nvfp4(const Raw& raw, const PackedMatrix& m, const LaneSlice& at) {
   for (int word = 0; word < 2; ++word) {
     uint8_t codes[8];
@@ -125,7 +143,8 @@ __device__ inline void pack_nvfp4(const Raw& raw, const PackedMatrix& m, const L
     }
     reinterpret_cast<uint32_t*>(at.unit)[at.lane * 2 + word] = nvfp4_word(codes);
   }
-  at.unit[256 + at.lane] = at.column < m.columns ? block_scale(raw, m, at.row, at.column) : 0;
+  at.unit[256 + at.lane] =
+      at.column < m.columns ? nvfp4_scale(block_scale(raw, m, at.row, at.column)) : 0;
 }
 
 __device__ inline void pack_int4(const Raw& raw, const PackedMatrix& m, const LaneSlice& at) {
