@@ -137,7 +137,7 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
   const auto json = levin::read_json(std::filesystem::path(folder) / "config.json");
   const levin::model::Config config = levin::model::parse_config(json, folder);
   levin::runtime::Options options;
-  options.max_model_len = 8192;
+  options.max_model_len = std::max(8192, context + 64);
   options.max_extend_tokens = 16;
   options.ssm_cache_dtype =
       recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;

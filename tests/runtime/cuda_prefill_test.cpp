@@ -248,5 +248,32 @@ TEST(CudaPrefillSplit, SameBitsAtMultiplesOf128) {
   EXPECT_EQ(bits(whole), bits(split));
 }
 
+// A pass divides a long context over the multiprocessors, a chunk goes through it from front to
+// back.
+TEST(CudaPrefillLong, PassesAndChunksReadTheSameContext) {
+  LEVIN_NEEDS_CUDA();
+  constexpr std::size_t kLength = 200'000;
+  constexpr std::size_t kRows = 16;
+  for (const KvCacheDType kv : {KvCacheDType::kBf16, KvCacheDType::kFp8}) {
+    const auto runtime = make_cuda_runtime(tiny_model(), {.max_model_len = kLength + kRows,
+                                                          .max_num_seqs = 2,
+                                                          .max_extend_tokens = 8192,
+                                                          .kv_cache_dtype = kv});
+    std::mt19937 random(11);
+    const Tokens tokens = random_tokens(random, kLength + kRows);
+    const std::span<const int32_t> all = tokens;
+    for (int slot = 0; slot < 2; ++slot) {
+      runtime->reset(slot);
+      for (std::size_t done = 0; done < kLength; done += 8192) {
+        const auto piece = all.subspan(done, std::min<std::size_t>(8192, kLength - done));
+        runtime->extend(std::vector<Extend>{{.slot = slot, .tokens = piece, .logits_rows = 0}});
+      }
+    }
+    const std::vector<float> chunk = extend(*runtime, 0, all.last(kRows));
+    const std::vector<float> passes = extend_in_passes(*runtime, 1, all.last(kRows));
+    expect_close(errors_of(chunk, passes), kClose, fmt::format("{} tokens", kLength));
+  }
+}
+
 }  // namespace
 }  // namespace levin::runtime
