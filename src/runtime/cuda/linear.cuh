@@ -30,12 +30,15 @@ enum class OutputKind : uint8_t {
   kLogits  // data[logits_row of the token][row] = y, and the block's largest
 };
 
-// One layer's cache of keys or values. Keys are [slot][head][position][dim], values are
-// [slot][head][dim][position], both as the tensor cores read them; `dim` is padded.
+// One layer's cache of keys or values, as the tensor cores read them: keys are
+// [slot][head][position][dim], values [slot][head][position / kCacheTile][dim][kCacheTile], so that
+// a tile of positions is one piece of memory in both; `dim` is padded.
+inline constexpr int kCacheTile = 64;  // positions
+
 struct KvView {
   void* data = nullptr;
   int64_t slot_stride = 0;  // elements
-  int capacity = 0;         // positions
+  int capacity = 0;         // positions, a multiple of kCacheTile
   int heads = 0;
   int head_dim = 0;
   int padded_dim = 0;
@@ -176,7 +179,9 @@ __device__ inline void store_kv(const KvView& cache, bool value, int slot, int p
   const int dim = row % cache.head_dim;
   const int64_t base =
       slot * cache.slot_stride + static_cast<int64_t>(head) * cache.capacity * cache.padded_dim;
-  const int64_t at = value ? base + static_cast<int64_t>(dim) * cache.capacity + position
+  const int in_tile = position % kCacheTile;
+  const int64_t at = value ? base + static_cast<int64_t>(position - in_tile) * cache.padded_dim +
+                                 dim * kCacheTile + in_tile
                            : base + static_cast<int64_t>(position) * cache.padded_dim + dim;
   if (cache.fp8) {
     static_cast<uint8_t*>(cache.data)[at] =

@@ -233,13 +233,14 @@ __device__ inline void fetch_tile(const PrefillAttention& p, const Segment& segm
         position / 16 * 16 + position % 4 / 2 * 8 + position % 16 / 4 * 2 + position % 2;
     ptx::copy_16_or_zero(to + row * Tile::kKeyStride + i % kKeyPieces * 16, keys + i * 16, true);
   }
-  const auto* values = static_cast<const uint8_t*>(p.values.data) + (head_at + begin) * kElement;
+  const auto* values = static_cast<const uint8_t*>(p.values.data) +
+                       (head_at + static_cast<int64_t>(begin) * kDim) * kElement;
+  static_assert(kTilePositions == kCacheTile);
   constexpr int kValuePieces = kTilePositions * kElement / 16;
   for (int i = static_cast<int>(threadIdx.x); i < kDim * kValuePieces; i += kBlockThreads) {
     const int dim = i / kValuePieces;
     const int piece = i % kValuePieces * 16;
-    ptx::copy_16_or_zero(to + Tile::kKeyBytes + dim * Tile::kValueStride + piece,
-                         values + static_cast<int64_t>(dim) * p.values.capacity * kElement + piece,
+    ptx::copy_16_or_zero(to + Tile::kKeyBytes + dim * Tile::kValueStride + piece, values + i * 16,
                          true);
   }
 }

@@ -121,6 +121,10 @@ __device__ inline void fence_stores_before_bulk_copies() {
 
 // --- asynchronous copies from global to shared memory, 16 bytes a thread ---
 
+// Past the L1 cache, which does not see what other blocks write.
+__device__ inline void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ inline void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -168,6 +172,11 @@ __device__ inline uint2 load_shared_8(uint32_t address) {
 }
 __device__ inline void store_shared_8(uint32_t address, uint2 v) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ inline uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
 }
 __device__ inline uint32_t load_shared_2(uint32_t address) {
   uint16_t v;

@@ -91,7 +91,8 @@ void Snapshots::for_each_state_piece(int slot, int parity, Visit&& visit) const 
   }
 }
 
-// Positions begin .. end - 1. Keys have a position's dims side by side, values a dim's positions.
+// Positions begin .. end - 1. Keys have a position's dims side by side, values within a tile of
+// positions a dim's.
 template <typename Visit>
 void Snapshots::visit_cache(const KvCaches& caches, int slot, int64_t begin, int64_t end,
                             Visit&& visit) const {
@@ -103,9 +104,26 @@ void Snapshots::visit_cache(const KvCaches& caches, int slot, int64_t begin, int
   visit(Piece{static_cast<std::byte*>(keys.data) + at * element + begin * row,
               size((end - begin) * row), size(keys.heads), size(keys.capacity * row)});
   const KvView& values = caches.values;
-  visit(Piece{static_cast<std::byte*>(values.data) + (at + begin) * element,
-              size((end - begin) * element), size(values.heads) * size(values.padded_dim),
-              size(values.capacity * element)});
+  const auto part_of_tile = [&](int64_t from, int64_t to) {
+    if (from >= to) return;
+    const int64_t in_tile = from % kCacheTile;
+    for (int64_t head = 0; head < values.heads; ++head) {
+      const int64_t first =
+          at + (head * values.capacity + from - in_tile) * values.padded_dim + in_tile;
+      visit(Piece{static_cast<std::byte*>(values.data) + first * element,
+                  size((to - from) * element), size(values.padded_dim),
+                  size(kCacheTile * element)});
+    }
+  };
+  const int64_t first_whole = std::min((begin + kCacheTile - 1) / kCacheTile * kCacheTile, end);
+  const int64_t end_whole = std::max(end / kCacheTile * kCacheTile, first_whole);
+  part_of_tile(begin, first_whole);
+  if (end_whole > first_whole) {
+    visit(Piece{static_cast<std::byte*>(values.data) + at * element + first_whole * row,
+                size((end_whole - first_whole) * row), size(values.heads),
+                size(values.capacity * row)});
+  }
+  part_of_tile(end_whole, end);
 }
 
 // The draft head has no entry of a sequence's last token: its successor is not known.
@@ -187,8 +205,9 @@ void Snapshots::poison(int slot) const {
           (slot * keys.slot_stride + int64_t{head} * keys.capacity * keys.padded_dim) * element;
       fill({static_cast<std::byte*>(keys.data) + at, size(keys.head_dim * element),
             size(keys.capacity), size(row)});
-      fill({static_cast<std::byte*>(caches.values.data) + at, size(keys.capacity * element),
-            size(keys.head_dim), size(keys.capacity * element)});
+      fill({static_cast<std::byte*>(caches.values.data) + at,
+            size(keys.head_dim * kCacheTile * element), size(keys.capacity / kCacheTile),
+            size(kCacheTile * row)});
     }
   };
   for (const KvCaches& caches : state_.kv) fill_cache(caches);

@@ -111,9 +111,8 @@ void Placer::work(State& state) {
   if (c_.num_attention_heads > 0) {
     const int64_t padded = c_.head_dim <= 64 ? 64 : 128;
     const int64_t longest = options_.max_model_len + options_.max_rewind;
-    state.chunk = kBlockPositions;
-    while (static_cast<int64_t>(state.chunk) * kMaxChunks < longest) state.chunk *= 2;
-    state.max_chunks = static_cast<int>((longest + state.chunk - 1) / state.chunk);
+    state.chunks = Chunks::up_to(longest);
+    state.max_chunks = state.chunks.of(static_cast<int>(longest - 1)) + 1;
     state.queries = rows<float>(c_.q_rows());
     state.attended = rows<float>(c_.q_rows());
     state.sums = rows<float>(c_.num_attention_heads * state.max_chunks * padded);

@@ -27,7 +27,7 @@ struct State {
   std::byte* zeroed_begin = nullptr;  // caches that must start as zeros lie between these
   std::byte* zeroed_end = nullptr;
 
-  int chunk = 0;  // attention chunk, positions
+  Chunks chunks;  // of attention
   int max_chunks = 0;
   int hidden_rows = 0;  // of `hidden` that belong to slots; kMaxRows rows for drafts follow
 

@@ -300,7 +300,7 @@ void Step::attention(const DeviceAttention& a, const float* norm, const Pass* pa
   p.values = kv.values;
   p.position_offset = position_offset;
   p.heads = static_cast<int>(c_.num_attention_heads);
-  p.chunk = s_.chunk;
+  p.chunks = s_.chunks;
   p.max_chunks = s_.max_chunks;
   constexpr double kLog2E = 1.4426950408889634;
   p.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(c_.head_dim)) *
@@ -309,13 +309,15 @@ void Step::attention(const DeviceAttention& a, const float* norm, const Pass* pa
   p.weights = s_.weights;
   p.out = s_.attended;
   const int shared = attend_shared(kv.keys);
-  allow_shared(attend_kernel(kv.keys), shared);
-  launch("attend", attend_kernel(kv.keys), dim3(static_cast<unsigned>(blocks_)),
-         32 * kAttentionWarps, shared, p);
+  const Kernel<Attention> attend = attend_kernel(kv.keys, rows_);
+  allow_shared(attend, shared);
+  launch("attend", attend, dim3(static_cast<unsigned>(2 * blocks_)),
+         32 * kAttentionWarps * attention_teams(rows_), shared, p);
   allow_shared(merge_chunks_kernel(kv.keys), 0);
   launch("merge chunks", merge_chunks_kernel(kv.keys),
-         dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(rows_)), kv.keys.padded_dim, 0,
-         p);
+         dim3(static_cast<unsigned>(p.heads * kv.keys.padded_dim / kMergeDims),
+              static_cast<unsigned>(rows_)),
+         kMergeThreads, 0, p);
 
   ActLinear out;
   out.pass = pass;
