@@ -21,16 +21,22 @@ struct List {
   __device__ explicit List(const SharedLayout& layout)
       : head(reinterpret_cast<BlockItems*>(shared_memory + layout.items)) {}
   __device__ Item* items() const { return reinterpret_cast<Item*>(head + 1); }
-  // Makes the barriers, also those of `inputs` inputs, and has the list copied. By one thread.
+  // Makes the barriers, also those of `inputs` inputs, and has the list copied. By the block's
+  // first ptx::kCopyingLanes threads.
   __device__ void open(const ItemLists& lists, const Announcement& known, int inputs) const {
-    ptx::barrier_init(known.barrier(), 1);
     const uint32_t barrier = list_barrier(known);
-    ptx::barrier_init(barrier, 1);
+    if (ptx::kBulkCopies || threadIdx.x == 0) {
+      ptx::barrier_init(known.barrier(), 1);
+      ptx::barrier_init(barrier, ptx::kCopyingLanes);
 #pragma unroll 1
-    for (int part = 0; part < inputs; ++part) ptx::barrier_init(input_barrier(known, part), 1);
-    ptx::fence_barriers();
+      for (int part = 0; part < inputs; ++part) {
+        ptx::barrier_init(input_barrier(known, part), ptx::kCopyingLanes);
+      }
+      ptx::fence_barriers();
+    }
+    if constexpr (!ptx::kBulkCopies) __syncwarp();
     ptx::expect_bytes(barrier, lists.bytes);
-    ptx::bulk_copy(ptx::shared_address(head),
+    ptx::warp_copy(ptx::shared_address(head),
                    lists.data + static_cast<int64_t>(blockIdx.x) * lists.bytes, lists.bytes,
                    barrier);
   }
@@ -75,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_up_one(const __grid_constant_
   const Announcement known = {shared_memory + p.barrier};
   const Routing routing = {shared_memory + p.routing_offset, p.router.chosen};
   const List list(p.shared);
-  if (threadIdx.x == 0) list.open(p.items, known, 0);
+  if (threadIdx.x < ptx::kCopyingLanes) list.open(p.items, known, 0);
   const int tokens_now = p.pass->rows;
   NormWeights weights;
   weights.load(p.input.weight, p.width);
@@ -185,8 +191,10 @@ __device__ inline void fetch_inputs_of_one(const MoeDown& p, const Routing& rout
                                            const Announcement& known) {
   ptx::fence_stores_before_bulk_copies();
   const int experts = p.routed ? p.router.chosen : 0;
+  // A lane for each input or, where it takes all of them, one input after the other.
+  constexpr int kAtOnce = 32 / ptx::kCopyingLanes;
 #pragma unroll 1
-  for (int part = static_cast<int>(threadIdx.x % 32); part <= experts; part += 32) {
+  for (int part = static_cast<int>(threadIdx.x % kAtOnce); part <= experts; part += kAtOnce) {
     const bool shared = part == 0;
     if (shared && p.shared_parts == 0) continue;
     const int units = shared ? p.shared_part.matrix.units : p.experts.first.units;
@@ -196,7 +204,7 @@ __device__ inline void fetch_inputs_of_one(const MoeDown& p, const Routing& rout
                : p.routed_in.row(p.first_token * p.router.chosen + routing.choice(part - 1, 0));
     const int to = shared ? p.shared_rows : p.routed_rows + (part - 1) * operand_stride(units);
     ptx::expect_bytes(input_barrier(known, part), bytes);
-    ptx::bulk_copy(ptx::shared_address(shared_memory) + to, from, bytes,
+    ptx::warp_copy(ptx::shared_address(shared_memory) + to, from, bytes,
                    input_barrier(known, part));
   }
 }
@@ -210,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down_one(const __grid_constan
   const Routing routing = {shared_memory + p.routing_offset, p.router.chosen};
   const List list(p.shared);
   const int experts = p.routed ? p.router.chosen : 0;
-  if (threadIdx.x == 0) list.open(p.items, known, 1 + experts);
+  if (threadIdx.x < ptx::kCopyingLanes) list.open(p.items, known, 1 + experts);
   const int tokens_now = p.pass->rows - p.first_token;
   __syncthreads();
   ptx::launch_dependents();

@@ -157,20 +157,27 @@ __global__ void __launch_bounds__(kThreads, kRows <= 2 ? 2 : 1)
 
 namespace {
 
-// Rows of activations into shared memory by bulk copies, which `barrier` counts; by one warp. Every
-// block begins with another row: they would all want the same piece of the L2 cache at once.
+// Rows of activations into shared memory, which `barrier` counts; by one warp. Every block begins
+// with another row: they would all want the same piece of the L2 cache at once.
 __device__ inline void copy_rows(const Activations& from, int first_row, int rows, int units,
                                  int to, uint32_t barrier) {
   const int bytes = units * 2 * kUnitColumns;
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (lane == 0) ptx::expect_bytes(barrier, rows * bytes);
   __syncwarp();
+  // A lane for each row or, where it takes all of them, one row after the other.
+  constexpr int kAtOnce = 32 / ptx::kCopyingLanes;
 #pragma unroll 1
-  for (int i = lane; i < rows; i += 32) {
+  for (int i = lane % kAtOnce; i < rows; i += kAtOnce) {
     const int row = (i + static_cast<int>(blockIdx.x)) % rows;
-    ptx::bulk_copy(ptx::shared_address(shared_memory) + to + row * operand_stride(units),
-                   from.row(first_row + row), bytes, barrier);
+    const uint32_t at = ptx::shared_address(shared_memory) + to + row * operand_stride(units);
+    if constexpr (ptx::kBulkCopies) {
+      ptx::bulk_copy(at, from.row(first_row + row), bytes, barrier);
+    } else {
+      ptx::copy_pieces(at, from.row(first_row + row), bytes);
+    }
   }
+  if constexpr (!ptx::kBulkCopies) ptx::arrive_when_copied(barrier);
 }
 
 // The inputs of `tokens` tokens: the shared expert's, then those of each choice. By one warp.
@@ -237,8 +244,8 @@ __global__ void __launch_bounds__(kThreads, 2) moe_down(const __grid_constant__ 
   const uint32_t routed_inputs = known.barrier() + 24;
   if (threadIdx.x == 0) {
     ptx::barrier_init(known.barrier(), 1);
-    ptx::barrier_init(shared_inputs, 1);
-    ptx::barrier_init(routed_inputs, 1);
+    ptx::barrier_init(shared_inputs, ptx::kCopyingLanes);
+    ptx::barrier_init(routed_inputs, ptx::kCopyingLanes);
     ptx::fence_barriers();
   }
   __syncthreads();

@@ -267,6 +267,7 @@ __device__ inline void clear_values(uint8_t* tile, int first) {
 template <int kDim, bool kFp8>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     prefill_attend(const __grid_constant__ PrefillAttention p) {
+  if constexpr (!ptx::kChunks) return __trap();
   using Tile = AttentionTile<kDim, kFp8>;
   extern __shared__ __align__(16) uint8_t attend_memory[];
   int block = static_cast<int>(blockIdx.x);

@@ -430,6 +430,7 @@ struct ScanBlock {
 template <int kStates>
 __global__ void __launch_bounds__(kPieceThreads)
     prefill_scan(const __grid_constant__ PrefillMamba p) {
+  if constexpr (!ptx::kChunks) return __trap();
   extern __shared__ __align__(16) uint8_t scan_memory[];
   ScanBlock<kStates> block(p, scan_memory);
   block.load_state();

@@ -39,6 +39,7 @@ __device__ inline float4 router_input(const RouterLogits& p, int row, int column
 template <bool kGateBf16>
 __global__ void __launch_bounds__(32 * kRouterWarps)
     router_logits(const __grid_constant__ RouterLogits p) {
+  if constexpr (!ptx::kChunks) return __trap();
   __shared__ float sums[kRouterWarps][kRouterTokens][kRouterExperts];
   constexpr int kTiles = kRouterExperts / 8;
   const int lane = static_cast<int>(threadIdx.x % 32);

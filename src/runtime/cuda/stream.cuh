@@ -52,8 +52,9 @@ inline constexpr int kSmallestSlot = 1024;  // bytes: the largest unit
 inline constexpr int kUsualSlot = 2304;
 
 // A warp's ring, and its place in the list: all in registers, the same in every lane. One lane
-// copies; a barrier for each slot counts the bytes that have come. Whenever the warp multiplies,
-// its ring is full or the list exhausted: so what comes next goes where the oldest chunk was.
+// copies, or all where there are no bulk copies (ptx.cuh); a barrier for each slot knows what has
+// come. Whenever the warp multiplies, its ring is full or the list exhausted: so what comes next
+// goes where the oldest chunk was.
 class WarpStream {
  public:
   // Nothing to read yet. `barriers`: 8 bytes of shared memory for each slot.
@@ -67,7 +68,9 @@ class WarpStream {
         slot_bytes_(slot_bytes) {
     if (threadIdx.x % 32 == 0) {
 #pragma unroll
-      for (int slot = 0; slot < kMostSlots; ++slot) ptx::barrier_init(barriers + 8 * slot, 1);
+      for (int slot = 0; slot < kMostSlots; ++slot) {
+        ptx::barrier_init(barriers + 8 * slot, ptx::kCopyingLanes);
+      }
       ptx::fence_barriers();
     }
     __syncwarp();
