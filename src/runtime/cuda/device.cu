@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/make_cuda_runtime.h"
+#include "runtime/cuda/tokens.h"
 
 namespace levin::runtime {
 namespace cuda {
@@ -16,6 +17,24 @@ void check(cudaError_t status, std::source_location where) {
                .found = std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status),
                .hint = {},
                .exit_code = ExitCode::kMachine});
+}
+
+LoadedKernels loaded_kernels() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, embed_kernel());
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
+    throw Error({.what = "this program has no kernels for this CUDA device",
+                 .where = "CUDA runtime",
+                 .expected = "a build for its compute capability, or PTX of one below",
+                 .found = cudaGetErrorString(status),
+                 .hint = "build with its compute capability in -DLEVIN_CUDA_ARCHITECTURES",
+                 .exit_code = ExitCode::kMachine});
+  }
+  check(status);
+  const int capability = attributes.ptxVersion;
+  return {.capability = capability,
+          .overlap = capability >= ptx::kOverlapFrom,
+          .clusters = capability >= ptx::kClustersFrom};
 }
 
 Memory::Memory(Place place, std::size_t bytes) : bytes_(bytes), place_(place) {

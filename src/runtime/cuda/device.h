@@ -19,6 +19,16 @@ void check(cudaError_t status, std::source_location where = std::source_location
 // CUDA_MODULE_LOADING that the user has set stays.
 cudaError_t device_count(int& count);
 
+// What the kernels that the driver has loaded for the current device can do. That depends on what
+// they were compiled for, not on the device: one of compute capability 9.0 runs PTX of 8.0, too.
+struct LoadedKernels {
+  int capability = 0;     // 80 for 8.0
+  bool overlap = false;   // one may start before the one before it is over
+  bool clusters = false;  // of blocks
+};
+// Throws Error when there are none for the device.
+LoadedKernels loaded_kernels();
+
 // Memory of the device or pinned memory of the host.
 class Memory {
  public:

@@ -25,8 +25,11 @@ struct CudaLimits {
 };
 // Of GPUs of compute capability 12.x: 99 KB a block of 100 KB.
 inline constexpr CudaLimits kCudaLimits120 = {101376, 102400, 120};
+// Of those of 8.6 and 8.9 as much; of those of 8.0, 163 KB of 164.
+inline constexpr CudaLimits kCudaLimits86 = {101376, 102400, 86};
+inline constexpr CudaLimits kCudaLimits80 = {166912, 167936, 80};
 
-// The model on a CUDA device of compute capability 9.0 or above. Weights are uploaded and repacked;
+// The model on a CUDA device of compute capability 8.0 or above. Weights are uploaded and repacked;
 // linears without bytes (make_shape_model) are filled with random ones on the device. Throws Error
 // with exit code 3 when there is no such device or its memory is too small (the memory plan says by
 // how much), with exit code 2 when a linear or an option has no kernel.

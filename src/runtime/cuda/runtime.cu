@@ -37,10 +37,10 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
       proposed_among_(slots_.size()) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device));
-  if (properties.major < 9) {
+  if (properties.major < 8) {
     throw Error({.what = "this CUDA device is too old",
                  .where = properties.name,
-                 .expected = "compute capability 9.0 or above",
+                 .expected = "compute capability 8.0 or above",
                  .found = std::to_string(properties.major) + "." + std::to_string(properties.minor),
                  .hint = "use --device cpu",
                  .exit_code = ExitCode::kMachine});
@@ -48,13 +48,20 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
   device_name_ = std::string(properties.name) + ", compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
                  std::to_string(properties.multiProcessorCount) + " multiprocessors";
+  kernels_ = loaded_kernels();
+  if (!kernels_.overlap) {
+    device_name_ += ", kernels of compute capability " + std::to_string(kernels_.capability / 10) +
+                    "." + std::to_string(kernels_.capability % 10) +
+                    " that start one after the other";
+  }
   if (limits.shared_per_block > 0) {
     device_name_ +=
         ", " + std::to_string(limits.shared_per_block) + " bytes of shared memory used at most";
   }
   blocks_ = properties.multiProcessorCount;
-  const int capability = limits.compute_capability > 0 ? limits.compute_capability
-                                                       : properties.major * 10 + properties.minor;
+  int capability = properties.major * 10 + properties.minor;
+  if (limits.compute_capability > 0) capability = limits.compute_capability;
+  if (!kernels_.overlap) capability = kernels_.capability;
   no_prefill_because_ = cuda::no_prefill_because(model_->config, options_, capability);
   allocate();
   step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_, limits);

@@ -98,6 +98,7 @@ class CudaRuntime final : public Runtime {
   std::string device_name_;
   int most_rows_ = kMaxRows;  // of a pass
   int blocks_ = 0;
+  LoadedKernels kernels_;
   CudaStream stream_;
   Memory weight_memory_;
   Memory state_memory_;

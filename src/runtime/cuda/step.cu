@@ -16,8 +16,13 @@ constexpr int kScanBesides = kReservedShared + 512;  // and what mamba_scan has 
 }  // namespace
 
 Step::Step(const model::Model& model, const Options& options, const DeviceModel& weights,
-           const State& state, int blocks, const CudaLimits& limits)
-    : c_(model.config), options_(options), w_(weights), s_(state), blocks_(blocks) {
+           const State& state, int blocks, const LoadedKernels& kernels, const CudaLimits& limits)
+    : c_(model.config),
+      options_(options),
+      w_(weights),
+      s_(state),
+      blocks_(blocks),
+      kernels_(kernels) {
   int device = 0;
   check(cudaGetDevice(&device));
   check(
@@ -67,7 +72,8 @@ void Step::trace(uint64_t* stamps, std::size_t capacity, std::vector<TracedPhase
 // Nothing else says so to the device: phases that read what all blocks have made (exclusive) take
 // more than half of the memory, and the others are launched while those are still there. A phase
 // for which the one before leaves no room starts on multiprocessors as they become free, so it has
-// to take more than half as well.
+// to take more than half as well. Kernels that do not overlap have the device for themselves: they
+// take all that they have a use for, and at least the larger half.
 SharedLayout Step::layout(const Shape& shape, int rows) const {
   SharedLayout l;
   l.rows = rows;
@@ -85,11 +91,11 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
       scan ? mamba_scan_shared(static_cast<int>(c_.ssm_state_size)) + kScanBesides : 0;
   const int small = shared_per_multiprocessor_ - large - beside - 2 * kReservedShared;
   const bool alone = before_shared_ + small + 2 * kReservedShared > shared_per_multiprocessor_;
-  const bool exclusive = shape.exclusive || alone;
+  const bool exclusive = shape.exclusive || alone || !kernels_.overlap;
   int most = exclusive ? large : small;
   // Among exclusive phases a large block is alone anyhow, and may as well have everything.
   if (most - fixed < kUsualRing) most = shape.among_exclusive ? shared_per_block_ : large;
-  if (most - fixed < kSmallestRing) most = shared_per_block_;
+  if (most - fixed < kSmallestRing || !kernels_.overlap) most = shared_per_block_;
   const int warps = std::clamp(shape.busy_warps, 1, kWarps);
   const int of_warp = (most - fixed) / warps;
   const int least = align(shape.unit_bytes);
@@ -117,7 +123,8 @@ SharedLayout Step::layout(const Shape& shape, int rows) const {
   l.total = l.scratch + scratch + shape.extra;
   if (exclusive) l.total = std::max(l.total, large / 128 * 128);
   if (l.total > shared_per_block_) refuse(l.total);
-  l.late = before_shared_ + l.total + 2 * kReservedShared > shared_per_multiprocessor_;
+  l.late = !kernels_.overlap ||
+           before_shared_ + l.total + 2 * kReservedShared > shared_per_multiprocessor_;
   return l;
 }
 

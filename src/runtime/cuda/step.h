@@ -45,7 +45,7 @@ struct TracedPhase {
 class Step {
  public:
   Step(const model::Model& model, const Options& options, const DeviceModel& weights,
-       const State& state, int blocks, const CudaLimits& limits);
+       const State& state, int blocks, const LoadedKernels& kernels, const CudaLimits& limits);
 
   // One pass over State::pass with at most `rows` tokens (1, 2, 4 or 8): the model, with logits
   // when `head`, and the draft head's cache entries of the tokens before.
@@ -66,8 +66,6 @@ class Step {
   // Phases launched from now on leave time stamps in `stamps` (room for `capacity` numbers) and are
   // appended to `phases`; null ends it.
   void trace(uint64_t* stamps, std::size_t capacity, std::vector<TracedPhase>* phases);
-  // Lets a phase start while the one before ends. On by default.
-  void set_overlap(bool overlap) { overlap_ = overlap; }
 
  private:
   // A layer's inputs and rings do not fit the shared memory.
@@ -128,6 +126,7 @@ class Step {
   const DeviceModel& w_;
   const State& s_;
   int blocks_;
+  LoadedKernels kernels_;
   int shared_per_block_;
   int shared_per_multiprocessor_;
 
@@ -136,7 +135,6 @@ class Step {
   bool first_ = true;
   bool dry_ = false;       // nothing is launched
   int before_shared_ = 0;  // shared memory of a block of the phase launched last
-  bool overlap_ = true;
   StepObserver* observer_ = nullptr;
   ObservedBuffers buffers_;
   uint64_t* stamps_ = nullptr;

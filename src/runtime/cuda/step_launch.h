@@ -43,7 +43,7 @@ void Step::launch(const char* name, Kernel<Params> kernel, dim3 grid, int thread
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = overlap_ && !first_ && !observing() ? 1 : 0;
+  config.numAttrs = kernels_.overlap && !first_ && !observing() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, params));
   first_ = false;
 }
