@@ -5,18 +5,14 @@
 // of one by one, in float64: the choice can differ when the random number lies within about 1e-15
 // of the border between two tokens.
 //
-// A cluster of blocks holds one row in shared memory. Cuts are found by searching: the number, or
-// the weight, of all tokens from a threshold on, for eight thresholds at a time.
-#include <cooperative_groups.h>
-
+// A team of blocks holds one row (choose_team.cuh). Cuts are found by searching: the number, or the
+// weight, of all tokens from a threshold on, for eight thresholds at a time.
 #include "core/fast_exp.h"
-#include "runtime/cuda/round_kernels.h"
+#include "runtime/cuda/choose_team.cuh"
 #include "runtime/cuda/routing.cuh"
 
 namespace levin::runtime::cuda {
 namespace {
-
-namespace cg = cooperative_groups;
 
 constexpr int kLanesOfSum = 4;  // the host adds up every fourth weight of a block, then those
 constexpr int kThresholds = 8;  // of one step of a search
@@ -37,7 +33,7 @@ __device__ inline float value_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// What a block shares with its cluster.
+// What a block shares with its team.
 struct Shared {
   double warp_sums[kChooseWarps][kThresholds];
   double exchange[2][kChooseBlocks][kThresholds];  // of each block; steps alternate
@@ -52,10 +48,10 @@ struct Shared {
 class Row {
  public:
   __device__ Row(const ChooseTokens& params, int row)
-      : p_(params), cluster_(cg::this_cluster()), rank_(static_cast<int>(cluster_.block_rank())) {
-    extern __shared__ __align__(16) uint8_t choose_memory[];
-    shared_ = reinterpret_cast<Shared*>(choose_memory);
-    logits_ = reinterpret_cast<float*>(choose_memory + sizeof(Shared));
+      : p_(params), team_(params, row), rank_(team_.rank()) {
+    uint8_t* memory = team_.memory();
+    shared_ = reinterpret_cast<Shared*>(memory);
+    logits_ = reinterpret_cast<float*>(memory + sizeof(Shared));
     weights_ = logits_ + p_.share;
     sums_ = reinterpret_cast<double*>(weights_ + p_.share);
     first_ = rank_ * p_.share;
@@ -79,9 +75,9 @@ class Row {
     __syncthreads();
     if (thread() < kChooseBlocks) {
       for (int w = 0; w < kChooseWarps; ++w) best = fmaxf(best, of_warps[w]);
-      cluster_.map_shared_rank(shared_, thread())->maxima[rank_] = best;
+      team_.of(thread(), shared_)->maxima[rank_] = best;
     }
-    cluster_.sync();
+    team_.sync();
     for (int r = 0; r < kChooseBlocks; ++r) best = fmaxf(best, shared_->maxima[r]);
     return best;
   }
@@ -124,14 +120,14 @@ class Row {
       const int per_share = p_.share / kSumBlock;
       const int at = block % per_share * kSumBlock;
       if (thread() < kSumBlock) {
-        const unsigned owner = static_cast<unsigned>(block / per_share);
-        shared_->logits[thread()] = cluster_.map_shared_rank(logits_, owner)[at + thread()];
-        shared_->weights[thread()] = cluster_.map_shared_rank(weights_, owner)[at + thread()];
+        const int owner = block / per_share;
+        shared_->logits[thread()] = team_.of(owner, logits_)[at + thread()];
+        shared_->weights[thread()] = team_.of(owner, weights_)[at + thread()];
       }
       __syncthreads();
       if (thread() == 0) token = walk(cut, block * kSumBlock, u * shared_->total);
     }
-    cluster_.sync();  // nobody leaves while its memory is read
+    team_.sync();  // nobody leaves while its memory is read
     return token;
   }
 
@@ -159,7 +155,7 @@ class Row {
   // cumulative sums at rank 0, the total everywhere.
   __device__ void add_up(const Cut& cut) {
     const int blocks = p_.share / kSumBlock;
-    double* all = cluster_.map_shared_rank(sums_, 0);
+    double* all = team_.of(0, sums_);
     if (cut.logit == -INFINITY) {
       // Every fourth weight in float32, then the four.
       for (int i = thread(); i < blocks * kLanesOfSum; i += kChooseThreads) {
@@ -185,7 +181,7 @@ class Row {
         all[rank_ * blocks + block] = sum;
       }
     }
-    cluster_.sync();
+    team_.sync();
     if (rank_ == 0) {
       if (thread() == 0) {
         double sum = 0.0;
@@ -198,10 +194,10 @@ class Row {
       }
       __syncthreads();
       if (thread() > 0 && thread() < kChooseBlocks) {
-        cluster_.map_shared_rank(shared_, thread())->total = shared_->total;
+        team_.of(thread(), shared_)->total = shared_->total;
       }
     }
-    cluster_.sync();
+    team_.sync();
   }
 
   // Sums over the whole row of what `measure` gives for tokens whose key is at least each of
@@ -234,10 +230,10 @@ class Row {
       double sum = 0.0;
       for (int w = 0; w < kChooseWarps; ++w) sum += shared_->warp_sums[w][thread()];
       for (int r = 0; r < kChooseBlocks; ++r) {
-        cluster_.map_shared_rank(&exchange, r)[0][rank_][thread()] = sum;
+        team_.of(r, &exchange)[0][rank_][thread()] = sum;
       }
     }
-    cluster_.sync();
+    team_.sync();
 #pragma unroll
     for (int j = 0; j < kThresholds; ++j) {
       sums[j] = 0.0;
@@ -308,7 +304,7 @@ class Row {
   }
 
   const ChooseTokens& p_;
-  cg::cluster_group cluster_;
+  ChooseTeam team_;
   int rank_;
   int first_;  // token of the block's share
   int count_;
@@ -316,7 +312,7 @@ class Row {
   Shared* shared_;
   float* logits_;   // [share]
   float* weights_;  // [share]
-  double* sums_;    // [blocks of the cluster * share / kSumBlock], of rank 0
+  double* sums_;    // [blocks of the team * share / kSumBlock], of rank 0
 };
 
 // The best token of lm_head's blocks; -1 when none is finite. By one warp.
@@ -336,7 +332,7 @@ __device__ inline int32_t best_token(const ChooseTokens& p, int row) {
 
 }  // namespace
 
-__global__ void __cluster_dims__(kChooseBlocks, 1, 1) __launch_bounds__(kChooseThreads)
+__global__ void LEVIN_CHOOSE_TEAM __launch_bounds__(kChooseThreads)
     choose_tokens(const __grid_constant__ ChooseTokens p) {
   p.trace.stamp(Trace::kStart);
   ptx::launch_dependents();
@@ -368,7 +364,7 @@ __global__ void __cluster_dims__(kChooseBlocks, 1, 1) __launch_bounds__(kChooseT
   p.trace.stamp(Trace::kEnd);
 }
 
-int choose_shared(int share) {
+int choose_memory_bytes(int share) {
   return static_cast<int>(sizeof(Shared)) + share * 2 * static_cast<int>(sizeof(float)) +
          kChooseBlocks * (share / kSumBlock) * static_cast<int>(sizeof(double));
 }

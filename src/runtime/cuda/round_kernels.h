@@ -72,11 +72,15 @@ struct ChooseTokens {
   const Candidate* candidates = nullptr;  // [blocks, kMaxRows]: best of each block of lm_head
   int candidate_blocks = 0;
   int vocab = 0;
-  int share = 0;  // tokens of one block of a cluster, a multiple of kSumBlock
+  int share = 0;  // tokens of one block of a team, a multiple of kSumBlock
   Trace trace;
+  // Of kernels without clusters (choose_team.cuh).
+  uint8_t* memory = nullptr;  // [kMaxRows, kChooseBlocks]
+  int64_t memory_stride = 0;
+  uint32_t* arrivals = nullptr;  // [kMaxRows]
 };
 
-inline constexpr int kChooseBlocks = 8;  // of a cluster, for one row
+inline constexpr int kChooseBlocks = 8;  // of a team, for one row
 inline constexpr int kChooseThreads = 512;
 inline constexpr int kSumBlock = 256;  // tokens whose weights are added up first, as by the host
 
@@ -84,9 +88,9 @@ inline int choose_share(int vocab) {
   constexpr int kUnit = kChooseBlocks * kSumBlock;
   return (vocab + kUnit - 1) / kUnit * kSumBlock;
 }
-// Bytes of dynamic shared memory.
-int choose_shared(int share);
-// Grid: kChooseBlocks, rows; clusters of kChooseBlocks.
+// Of a block: of dynamic shared memory or, of kernels without clusters, of device memory.
+int choose_memory_bytes(int share);
+// Grid: kChooseBlocks, rows; clusters of kChooseBlocks where there are any.
 Kernel<ChooseTokens> choose_tokens_kernel();
 
 }  // namespace levin::runtime::cuda

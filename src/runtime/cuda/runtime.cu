@@ -64,7 +64,7 @@ CudaRuntime::CudaRuntime(std::shared_ptr<const model::Model> model, const Option
   if (!kernels_.overlap) capability = kernels_.capability;
   no_prefill_because_ = cuda::no_prefill_because(model_->config, options_, capability);
   allocate();
-  step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_, limits);
+  step_ = std::make_unique<Step>(*model_, options_, weights_, state_, blocks_, kernels_, limits);
   most_rows_ = step_->most_rows();
   options_.max_rewind = std::min(options_.max_rewind, most_rows_);
   pinned_passes_ =
@@ -89,7 +89,7 @@ void CudaRuntime::allocate() {
   Arena weights_count;
   place_weights(*model_, options_.mtp, blocks_, weights_count, nullptr);
   Arena state_count;
-  place_state(*model_, options_, blocks_, state_count);
+  place_state(*model_, options_, blocks_, kernels_, state_count);
   if (no_prefill_because_.empty()) place_prefill(*model_, options_, state_count);
   MemoryPlan plan;
   plan.device = device_name_;
@@ -111,7 +111,7 @@ void CudaRuntime::allocate() {
     uploader.finish();
   }
   Arena arena(state_memory_.data());
-  state_ = place_state(*model_, options_, blocks_, arena);
+  state_ = place_state(*model_, options_, blocks_, kernels_, arena);
   if (no_prefill_because_.empty()) {
     prefill_space_ = place_prefill(*model_, options_, arena);
     pinned_chunks_ = Memory(Memory::Place::kPinned,

@@ -35,8 +35,14 @@ void check_configuration(const model::Config& c, const Options& options) {
 
 class Placer {
  public:
-  Placer(const model::Model& model, const Options& options, int blocks, Arena& arena)
-      : model_(model), c_(model.config), options_(options), blocks_(blocks), arena_(arena) {}
+  Placer(const model::Model& model, const Options& options, int blocks,
+         const LoadedKernels& kernels, Arena& arena)
+      : model_(model),
+        c_(model.config),
+        options_(options),
+        blocks_(blocks),
+        kernels_(kernels),
+        arena_(arena) {}
 
   State place();
 
@@ -54,6 +60,7 @@ class Placer {
   const model::Config& c_;
   const Options& options_;
   int blocks_;
+  const LoadedKernels& kernels_;
   Arena& arena_;
 };
 
@@ -131,6 +138,11 @@ void Placer::work(State& state) {
   state.logits = arena_.take<float>(static_cast<std::size_t>(options_.max_logits_rows) * vocab);
   state.draft_logits = arena_.take<float>(options_.mtp ? drafts * vocab : 0);
   state.drafts = arena_.take<int32_t>(drafts);
+  if (!kernels_.clusters) {
+    const int share = choose_share(static_cast<int>(c_.vocab_size));
+    state.choose_stride = round_up(choose_memory_bytes(share), 256);
+    state.choose_memory = rows<uint8_t>(kChooseBlocks * state.choose_stride);
+  }
 }
 
 State Placer::place() {
@@ -153,6 +165,7 @@ State Placer::place() {
   state.round_work = arena_.take<RoundWork>(1);
   state.round_sequences = arena_.take<RoundSequence>(slots());
   state.experts_touched = arena_.take<int32_t>(1);
+  state.choose_arrivals = rows<uint32_t>(kernels_.clusters ? 0 : 1);
   const auto add_words = [&](const model::Layer& layer) {
     const bool moe = layer.kind == model::BlockKind::kMoe;
     // Logits, then the choice (routing.cuh).
@@ -183,8 +196,9 @@ State Placer::place() {
 
 }  // namespace
 
-State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena) {
-  return Placer(model, options, blocks, arena).place();
+State place_state(const model::Model& model, const Options& options, int blocks,
+                  const LoadedKernels& kernels, Arena& arena) {
+  return Placer(model, options, blocks, kernels, arena).place();
 }
 
 int64_t mamba_state_bytes(const model::Config& config, const Options& options) {

@@ -63,10 +63,15 @@ struct State {
   RoundWork* round_work = nullptr;
   RoundSequence* round_sequences = nullptr;  // [slots]
   int32_t* experts_touched = nullptr;        // distinct routed experts of a pass, over layers
+  // Of kernels without clusters (choose_team.cuh).
+  uint8_t* choose_memory = nullptr;
+  int64_t choose_stride = 0;
+  uint32_t* choose_arrivals = nullptr;
 };
 
 // Places everything. Dimensions without a kernel are an Error.
-State place_state(const model::Model& model, const Options& options, int blocks, Arena& arena);
+State place_state(const model::Model& model, const Options& options, int blocks,
+                  const LoadedKernels& kernels, Arena& arena);
 
 // Of a slot, in one layer.
 int64_t mamba_state_bytes(const model::Config& config, const Options& options);

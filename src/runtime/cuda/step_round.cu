@@ -4,7 +4,8 @@
 namespace levin::runtime::cuda {
 
 bool Step::can_sample(int vocab) const {
-  return choose_shared(choose_share(vocab)) <= shared_per_block_;
+  if (!kernels_.clusters) return blocks_ >= kChooseBlocks;
+  return choose_memory_bytes(choose_share(vocab)) <= shared_per_block_;
 }
 
 void Step::round(cudaStream_t stream, int sequences, int rows, int drafts,
@@ -36,7 +37,10 @@ void Step::round(cudaStream_t stream, int sequences, int rows, int drafts,
   choose.candidate_blocks = std::min(w_.lm_head.matrix.tiles, blocks_);
   choose.vocab = static_cast<int>(c_.vocab_size);
   choose.share = can_sample(choose.vocab) ? choose_share(choose.vocab) : 0;
-  const int shared = choose_shared(choose.share);
+  choose.memory = s_.choose_memory;
+  choose.memory_stride = s_.choose_stride;
+  choose.arrivals = s_.choose_arrivals;
+  const int shared = kernels_.clusters ? choose_memory_bytes(choose.share) : 0;
   allow_shared(choose_tokens_kernel(), shared);
   launch("choose tokens", choose_tokens_kernel(), dim3(kChooseBlocks, static_cast<unsigned>(rows)),
          kChooseThreads, shared, choose);
