@@ -2,7 +2,8 @@
 // made there, against the floor: bytes over the read bandwidth measured in the same run.
 //
 //   cuda_step CONFIG_FOLDER [--recipe bf16|coverage|4bit|int4]... [--context N]
-//             [--phases] [--rows N] [--mtp] [--rounds [--draft-vocab N]] [--as-120]
+//             [--phases] [--rows N] [--mtp] [--rounds [--draft-vocab N]]
+//             [--as-80|--as-86|--as-120]
 //   cuda_step CONFIG_FOLDER --prompts [--recipe ...]... [--chunk TOKENS] [--phases] [--mtp]
 //
 // --phases: the table of phases of a pass of --rows tokens (1).
@@ -10,7 +11,8 @@
 // it. Random weights never accept a draft, so acceptance is synthetic: drafts are accepted in the
 // shares of kRates of the rounds. The figures are of speed alone. --draft-vocab: drafts are among
 // the first N tokens.
-// --as-120: with no more shared memory than GPUs of compute capability 12.0 have.
+// --as-80, --as-86, --as-120: with no more shared memory than GPUs of compute capability 8.0, 8.6
+// and 8.9, or 12.0 have. The instructions are those that the program was built for.
 // --prompts: the time of prompts of 128, 1,024 and 8,192 tokens until the first token's logits are
 // on the host, and where it goes; then how long a snapshot of each takes.
 #include <fmt/format.h>
@@ -129,7 +131,7 @@ struct Wanted {
   bool mtp = false;
   bool rounds = false;
   int64_t draft_vocab = 0;
-  bool as_120 = false;
+  levin::runtime::CudaLimits limits = {};
 };
 
 void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) {
@@ -143,8 +145,7 @@ void run(const std::string& folder, const Recipe& recipe, const Wanted& wanted) 
       recipe.half_state ? levin::runtime::SsmCacheDType::kF16 : levin::runtime::SsmCacheDType::kF32;
   options.mtp = wanted.mtp || wanted.rounds;
   const auto profile = levin::runtime::make_cuda_profile(
-      levin::runtime::make_shape_model(config, recipe.quant_of), options, 0,
-      wanted.as_120 ? levin::runtime::kCudaLimits120 : levin::runtime::CudaLimits{});
+      levin::runtime::make_shape_model(config, recipe.quant_of), options, 0, wanted.limits);
   const double bandwidth = profile->read_bandwidth();
   fmt::print("\n{}: {}, {:.1f} GB of weights and caches, plain read {:.0f} GB/s, context {}\n",
              recipe.name, profile->description(),
@@ -241,8 +242,12 @@ int main(int argc, char** argv) try {
       wanted.mtp = true;
     } else if (argument == "--rounds") {
       wanted.rounds = true;
+    } else if (argument == "--as-80") {
+      wanted.limits = levin::runtime::kCudaLimits80;
+    } else if (argument == "--as-86") {
+      wanted.limits = levin::runtime::kCudaLimits86;
     } else if (argument == "--as-120") {
-      wanted.as_120 = true;
+      wanted.limits = levin::runtime::kCudaLimits120;
     } else if (argument == "--draft-vocab" && i + 1 < argc) {
       wanted.draft_vocab = std::stoll(argv[++i]);
     } else {

@@ -1,4 +1,5 @@
 // The CUDA runtime keeps the contract of runtime.h.
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -62,7 +63,8 @@ TEST(CudaLayouts, DoNotShow) {
   const auto usual = make_cuda_runtime(tiny_model(), options);
   std::set<int> most_rows;
   bool refused = false;
-  for (int bytes = 100 << 10; bytes > 0 && !refused; bytes -= 2 << 10) {
+  for (int bytes = kCudaLimits80.shared_per_block; bytes > 0 && !refused;
+       bytes = std::min(bytes, 102 << 10) - (2 << 10)) {
     try {
       const CudaLimits limits = {bytes, bytes + 1024, 120};
       const auto little = make_cuda_runtime(tiny_model(), options, 0, limits);

