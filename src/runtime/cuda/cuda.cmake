@@ -3,8 +3,8 @@
 # exist. With LEVIN_CUDA=OFF nothing of it is built.
 set(LEVIN_CUDA AUTO CACHE STRING "Build the CUDA runtime: ON, OFF or AUTO (where nvcc is found)")
 set_property(CACHE LEVIN_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(LEVIN_CUDA_ARCHITECTURES 90a-real 90-virtual CACHE STRING
-  "Machine code for Hopper; PTX for later GPUs, on which it has never run")
+set(LEVIN_CUDA_ARCHITECTURES 80-virtual 90a-real 90-virtual CACHE STRING
+  "Machine code for Hopper; PTX for earlier (8.x) and later GPUs, on which it has never run")
 
 # Rooms and tests take every .cpp below their folder; those of this runtime belong to it alone.
 function(levin_without_cuda target)
