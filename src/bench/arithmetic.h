@@ -22,7 +22,7 @@ struct ArithmeticRate {
 };
 
 struct ArithmeticOptions {
-  int threads = 0;  // 0: all cores of the affinity mask
+  int threads = 0;  // 0: available_cores()
   int passes = 7;
 };
 

@@ -11,7 +11,7 @@
 namespace levin::bench {
 
 struct BandwidthOptions {
-  int threads = 0;                             // 0: all cores of the affinity mask
+  int threads = 0;                             // 0: available_cores()
   std::size_t bytes = std::size_t{512} << 20;  // read again and again; rounded up to 2 MiB a thread
   int passes = 7;                              // measurements per number of streams
 };

@@ -61,7 +61,7 @@ void warn_of_neighbours(const bench::Neighbours& neighbours) {
 
 ExitCode run_bandwidth(const BenchFlags& flags) {
   const int threads = flags.engine.threads;
-  warn_of_too_many_threads(threads);
+  check_threads(threads);
   const bench::NeighbourWatch watch;
   const bench::Bandwidth one = bench::measure_memory_bandwidth(1);
   const bench::Bandwidth memory = bench::measure_memory_bandwidth(threads);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/validators.h"
+#include "core/control_groups.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/plural.h"
@@ -240,7 +241,13 @@ void add_host_rounds_flag(CLI::App& command, EngineFlags& flags) {
                    "whole rounds");
 }
 
-void warn_of_too_many_threads(int threads) {
+void check_threads(int threads) {
+  const auto cores = static_cast<int64_t>(usable_cores().size());
+  if (threads == 0 && available_cores() < cores) {
+    spdlog::info("{} on {}: the control group's quota is {:.4g} processors' time",
+                 counted(int64_t{available_cores()}, "thread"), counted(cores, "core"),
+                 processor_quota());
+  }
   if (threads <= available_cores()) return;
   spdlog::warn("{} on {} wait for each other: expect to be much slower",
                counted(int64_t{threads}, "thread"),
@@ -248,7 +255,7 @@ void warn_of_too_many_threads(int threads) {
 }
 
 engine::LoadOptions load_options(const EngineFlags& flags) {
-  warn_of_too_many_threads(flags.threads);
+  check_threads(flags.threads);
   engine::LoadOptions options;
   options.runtime_kind =
       flags.runtime == "reference" ? engine::RuntimeKind::kReference : engine::RuntimeKind::kFast;

@@ -44,8 +44,9 @@ inline constexpr const char* kDraftsPlace =
 inline constexpr const char* kDraftVocabPlace =
     "draft_vocab_size of --speculative-config or --profile";
 
-// Warns where --threads asks for more than there are cores. For commands without load_options().
-void warn_of_too_many_threads(int threads);
+// Says where --threads asks for more than there are cores, and where it was not given (0) and a
+// container's quota is less than them. For commands without load_options().
+void check_threads(int threads);
 
 // What the flags ask for. Throws Error for a device this build cannot run on.
 engine::LoadOptions load_options(const EngineFlags& flags);

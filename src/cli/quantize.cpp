@@ -49,7 +49,7 @@ struct QuantizeFlags {
 };
 
 quantize::Options options_of(const QuantizeFlags& flags) {
-  warn_of_too_many_threads(flags.threads);
+  check_threads(flags.threads);
   quantize::Options options;
   options.model = flags.model;
   options.recipe = flags.recipe;

@@ -6,7 +6,8 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
+
+#include "core/control_groups.h"
 
 namespace levin {
 namespace {
@@ -47,21 +48,6 @@ std::optional<int64_t> left_in_group(const fs::path& folder, const GroupFiles& f
   return std::max<int64_t>(*limit - *usage + reclaimable, 1);
 }
 
-// This process's group in the hierarchy of `controllers`, which is empty for the unified one:
-// relative to its mount, empty for its root.
-fs::path own_group(const fs::path& root, std::string_view controllers) {
-  std::ifstream file(root / "proc/self/cgroup");
-  // 4:memory:/some/group
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == line.npos || second == line.npos) continue;
-    if (line.substr(first + 1, second - first - 1) != controllers) continue;
-    return fs::path(line.substr(second + 1)).relative_path();
-  }
-  return {};
-}
-
 }  // namespace
 
 int64_t available_memory_bytes(const std::filesystem::path& root) {
@@ -72,21 +58,10 @@ int64_t available_memory_bytes(const std::filesystem::path& root) {
   for (int64_t kibibytes = 0; file >> name >> kibibytes && std::getline(file, rest);) {
     if (name == "MemAvailable:") available = kibibytes << 10;
   }
-  // A group keeps the limits of all above it. What a container sees begins with its own, whatever
-  // path the kernel tells: then folders are not there, but their root is.
-  const auto heed = [&](const fs::path& mount, fs::path group, const GroupFiles& files) {
-    while (true) {
-      const auto left = left_in_group(mount / group, files);
-      if (left && (available == 0 || *left < available)) available = *left;
-      if (group.empty()) return;
-      group = group.parent_path();
-    }
-  };
-  const fs::path mount = root / "sys/fs/cgroup";
-  const fs::path unified = own_group(root, "");
-  heed(mount, unified, kUnified);
-  heed(mount / "unified", unified, kUnified);
-  heed(mount / "memory", own_group(root, "memory"), kOlder);
+  for (const ControlGroup& group : control_groups(root, "memory")) {
+    const auto left = left_in_group(group.folder, group.unified ? kUnified : kOlder);
+    if (left && (available == 0 || *left < available)) available = *left;
+  }
   return available;
 }
 

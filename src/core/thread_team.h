@@ -89,7 +89,8 @@ Range share(int64_t count, int part, int parts, int64_t grain = 1);
 
 // Cores this process may run on: its affinity mask; empty where the kernel does not tell.
 std::vector<int> usable_cores();
-// Their number, at least 1.
+// Threads that this process can keep busy: their number, or less where its control groups give it
+// less time (containers); at least 1.
 int available_cores();
 // Which of `cores` a pinned thread of a team stays on: the first is the caller's, and where there
 // are more threads than cores they begin again. `cores` is not empty.

@@ -24,7 +24,7 @@ struct Options {
   // Bound on resident memory of the conversion; at least kMinMemory. Calibration needs the model in
   // memory and is refused when it does not fit.
   int64_t memory_bytes = int64_t{4} << 30;
-  int threads = 0;  // 0: all cores of the affinity mask
+  int threads = 0;  // 0: available_cores()
   bool overwrite =
       false;            // replace a checkpoint in `output`, forget an unfinished conversion there
   std::string version;  // of levin, written as producer

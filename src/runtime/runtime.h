@@ -46,7 +46,7 @@ struct Options {
   bool stochastic_rounding = false;  // of an F16 SSM cache; Philox keyed by position and layer
   int philox_rounds = 10;            // 5 or 10
   uint64_t seed = 0;                 // of stochastic rounding
-  int threads = 0;                   // 0: all cores of the affinity mask
+  int threads = 0;                   // 0: available_cores()
   bool pin_threads = false;          // each to a core of its own (core/thread_team.h)
   bool mtp = true;                   // allocate the draft head's cache, allow draft()
   // Fills the memory of a slot with NaN before each use of it, to show that nothing stale is read.
