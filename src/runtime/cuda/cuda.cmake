@@ -63,6 +63,14 @@ if(levin_cuda_found)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/cuda/round_choose.cu PROPERTIES
     COMPILE_OPTIONS -fmad=false)
 
+  # wgmma is in machine code for 90a alone: without it there are no chunks (prefill_space.cu).
+  set(levin_cuda_wgmma FALSE)
+  if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90a")
+    set(levin_cuda_wgmma TRUE)
+  endif()
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/cuda/prefill_space.cu PROPERTIES
+    COMPILE_DEFINITIONS LEVIN_CUDA_WGMMA=$<BOOL:${levin_cuda_wgmma}>)
+
   file(GLOB levin_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/runtime/cuda/*.cpp)
   add_library(levin_runtime_cuda STATIC ${levin_cuda_sources}
     $<TARGET_OBJECTS:levin_cuda_kernels>)

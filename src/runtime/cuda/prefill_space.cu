@@ -36,6 +36,7 @@ int prefill_capacity(const Options& options) {
 std::string no_prefill_because(const model::Config& config, const Options& options,
                                int capability) {
   if (capability != 90) return "its products are made for compute capability 9.0";
+  if (!LEVIN_CUDA_WGMMA) return "90a is not among the architectures that this program is built for";
   if (config.mamba_num_heads > 0 && config.ssm_state_size > kMostScanStates) {
     return "ssm_state_size is above " + std::to_string(kMostScanStates);
   }
