@@ -62,8 +62,10 @@ std::optional<bench::TuneProfile> apply_profile(const std::string& file, const C
   }
   // Commands that answer one request have no use for it.
   if (setting.prefix_cache && command.get_option_no_throw("--enable-prefix-caching") != nullptr) {
+    // Who gives it memory wants one.
+    const bool wanted = command.count("--prefix-cache-memory") > 0;
     set(
-        "--enable-prefix-caching",
+        wanted ? "--prefix-cache-memory" : "--enable-prefix-caching",
         *setting.prefix_cache ? "--enable-prefix-caching" : "--no-enable-prefix-caching",
         [&] { flags.no_prefix_caching = !*setting.prefix_cache; }, "--no-enable-prefix-caching");
   }
